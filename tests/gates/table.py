@@ -126,10 +126,11 @@ GATES = (
     on_hosts("sources", 15, 0.15, "rpm", "zypper", "archive", "runfile", needs=("lab", "other hosts"),
              nearest={**{f"plugins/module_utils/*{word}*": [test] for word, test in SOURCES.items()},
                       **dict.fromkeys(ON_A_HOST, ())}),
-    on_hosts("toolkit", 8, 0.23, "toolkit", "toolkit_docker", "toolkit_cdi", "mig",
+    on_hosts("toolkit", 8, 0.23, "toolkit", "toolkit_docker", "toolkit_rootless", "toolkit_cdi", "mig",
              needs=("lab", "other hosts", "containerd"),
              nearest={**dict.fromkeys(ON_A_HOST, ()), **dict.fromkeys(MIG, ["mig"]),
-                      **dict.fromkeys(TOOLKIT, ["toolkit", "toolkit_docker", "toolkit_cdi"])}),
+                      **dict.fromkeys(TOOLKIT, [
+                          "toolkit", "toolkit_docker", "toolkit_rootless", "toolkit_cdi"])}),
     on_hosts("kill", 6, 0.16, "kill", nearest=dict.fromkeys(ON_A_HOST, ())),
     pytest("cluster", 21, 0.53, ("control plane",), "tests/integration_cluster/*",
            nearest={**dict.fromkeys(OPERANDS, ["components"]), **dict.fromkeys(ON_A_HOST, ())}),

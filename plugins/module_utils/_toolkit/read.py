@@ -65,8 +65,10 @@ def read_state(request: Json, journal: Journal, run: Runner) -> dict[str, object
 def _users(request: Json, journal: Journal, run: Runner) -> dict[str, Identity]:
     """The users of the option and of the journal, by name. Raises InputError for an unknown one of the option."""
     accounts = {name: checked(name) for name in request.get("rootless_users") or ()}
-    for entry in journal.of_kind("user_file").values():
-        name = entry["before"]["user"]
+    names = [entry["before"]["user"] for entry in journal.of_kind("user_file").values()]
+    # A restart can still be pending after the files were restored.
+    names += [unit.partition(OF_USER)[2] for unit in journal.of_kind("restart") if OF_USER in unit]
+    for name in names:
         account = accounts.get(name) or find(name)
         if account is not None:  # otherwise the user was deleted
             accounts[name] = account

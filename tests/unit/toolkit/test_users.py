@@ -301,6 +301,22 @@ def test_a_daemon_that_does_not_start_gets_its_former_file(alice: Host) -> None:
     assert alice.converge()[0] == "write file" and alice.converge() == []
 
 
+def test_a_restart_that_waits_is_known_after_the_file_is_restored(alice: Host) -> None:
+    alice.converge()
+    alice.containers = 1
+    seen = alice.see("absent")
+    plan = toolkit_steps.plan(seen, Options(False, True, "auto", state="absent"))
+    assert [(step.action, step.needs) for step in plan.steps] == [
+        ("remove file", "never"), ("restart service", "drain")]
+    with Journal("container_toolkit", root=str(alice.state)) as journal:
+        work = step_executor.StepExecutor(alice.request("absent"), journal, alice.run)
+        raws = json.loads(json.dumps(toolkit_steps.as_request(plan.steps[:1])))
+        apply([step_executor.step_from_json(raw) for raw in raws], work.execute, journal)
+    alice.containers = 0
+    assert alice.converge("absent") == ["restart service"]
+    assert alice.converge("absent") == []
+
+
 def test_a_file_of_a_user_is_not_read_as_root(alice: Host, tmp_path: Path) -> None:
     alice.converge()
     secret = tmp_path / "secret"
