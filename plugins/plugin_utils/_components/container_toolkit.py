@@ -27,7 +27,7 @@ OWN_RUNTIME = ("k3s", "rke2", "k0s", "microk8s")
 _MODE = "nvidia-container-runtime.mode"
 _DEFAULT = ("NVIDIA_RUNTIME_SET_AS_DEFAULT", "CONTAINERD_SET_AS_DEFAULT", "DOCKER_SET_AS_DEFAULT",
             "CRIO_SET_AS_DEFAULT")
-# The first variable that is set applies, as in the installer; the last one is of installers before 1.17.
+# The first variable that is set applies, as in the installer; the last one is of its former program for CRI-O.
 _NAMES = ("NVIDIA_RUNTIME_NAME", "CONTAINERD_RUNTIME_CLASS", "DOCKER_RUNTIME_NAME", "CRIO_RUNTIME_CLASS")
 # (setting of nvidia-container-runtime on a host, its type), by variable in toolkit.env.
 _SETTINGS: dict[str, tuple[str, type]] = {

@@ -82,7 +82,7 @@ class Rancher(base.Runtime):
         proposal = base.Proposal(previous_default=former, needs=self._needs(state), parts=options.parts)
         if options.nri and plugin == V2:
             proposal.warnings.append(f"This release of {name} runs containerd 1.7, in which NRI is disabled.")
-        # k3s does not start if its option default-runtime is a class that it has not detected.
+        # The option default-runtime names a class that k3s has detected. Another name is set in the drop-in.
         is_detected = options.nvidia_runtime_name == _DETECTED
         self._propose_default(state, journal, replace(options, set_as_default=options.set_as_default and is_detected),
                               proposal)
