@@ -4,8 +4,8 @@
 """The labels of a Node that this collection may write. Pure. PRIVATE.
 
 There are two families: deploy labels, by which operands run on a Node, and feature labels, which describe the GPUs of a
-Node (those of GPU feature discovery, and ours for each model). All other labels below C(nvidia.com/) are input of users
-or belong to other programs.
+Node (those of GPU feature discovery, and ours for each model). An upgrade of the driver also writes its state. All
+other labels below C(nvidia.com/) are input of users or belong to other programs.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ PRESENT = "nvidia.com/gpu.present"
 DEPLOY = "nvidia.com/gpu.deploy."
 MIG_CONFIG = "nvidia.com/mig.config"
 PLUGIN_CONFIG = "nvidia.com/device-plugin.config"
+# The state of a driver upgrade.
+UPGRADE_STATE = "nvidia.com/gpu-driver-upgrade-state"
 # Input of users.
 OPERANDS = f"{DEPLOY}operands"
 WORKLOAD = "nvidia.com/gpu.workload.config"
@@ -57,7 +59,7 @@ def is_feature(key: str) -> bool:
 
 def may_be_ours(key: str) -> bool:
     """Whether this collection may write a label."""
-    return key != OPERANDS and (is_deploy(key) or is_feature(key))
+    return key != OPERANDS and (is_deploy(key) or is_feature(key) or key == UPGRADE_STATE)
 
 
 def is_nfd_list(key: str) -> bool:
@@ -99,7 +101,7 @@ def parse_adopt(given: t.Iterable[str]) -> t.FrozenSet[str]:
     """The keys in the option C(adopt). Raises InputError for a label that this collection never writes."""
     keys = frozenset(given)
     for key in sorted(keys):
-        if not may_be_ours(key):
+        if not may_be_ours(key) or key == UPGRADE_STATE:
             raise InputError(f"{key!r} is not a label that this module writes.",
                              "Use keys that the states gathered and present return in foreign. Labels that users set, "
                              f"such as {OPERANDS} and {WORKLOAD}, cannot be adopted.", path="adopt", value=key)

@@ -483,7 +483,10 @@ def _away(node: Node, terms: Terms) -> t.Optional[float]:
 
 
 def _in_scope(key: str, node: Node, deploy: t.Optional[Deploy]) -> bool:
-    """Whether the plan may change a key: deploy labels need deploy, feature labels need a report of the host."""
+    """Whether the plan may change a key: deploy labels need deploy, feature labels need a report of the host. Only a
+    removal changes the state of an upgrade."""
+    if key == label_keys.UPGRADE_STATE:
+        return False
     return deploy is not None if label_keys.is_deploy(key) else node.host is not None
 
 

@@ -25,6 +25,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import Object
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.status import is_ready
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import cordon, drain, node
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy_labels import ANNOTATION
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.evictable import EvictionOptions
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.maintenance import Maintenance, Outcome, Request
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node import NodePatch, NodeState
@@ -122,7 +123,7 @@ class NodeUpgrade:
             self._write(words.UNCORDON)
             ended = self._maintenance(begun=begun).ended()
         except GpuopsError as error:
-            self._write(words.FAILED)
+            self._write(_failed)
             self._maintenance(begun=begun, reason=error.message).ended()
             raise
         self._write(_finished)
@@ -338,6 +339,18 @@ def _in_state(live: NodeState, state: str | None) -> NodePatch:
 
 def _finished(live: NodeState) -> NodePatch:
     """The patch that ends an upgrade."""
-    return NodePatch({words.STATE: words.DONE}, {key: None for key in (
+    return NodePatch({words.STATE: words.DONE}, {**_listed(live), **{key: None for key in (
         words.REQUESTED, words.CORDONED_BEFORE, words.SAFE_LOAD, words.WAITING_SINCE, words.VALIDATING_SINCE)
-        if key in live.annotations})
+        if key in live.annotations}})
+
+
+def _failed(live: NodeState) -> NodePatch:
+    """The patch that marks an upgrade as failed."""
+    return NodePatch({words.STATE: words.FAILED}, _listed(live))
+
+
+def _listed(live: NodeState) -> dict[str, str]:
+    """The annotation that lists our labels, with that of the state, so that a removal deletes it. Empty if the Node has
+    no such annotation, because a removal then reads managedFields."""
+    keys = live.annotations.get(ANNOTATION)
+    return {} if keys is None else {ANNOTATION: ",".join(sorted({*filter(None, keys.split(",")), words.STATE}))}

@@ -12,6 +12,7 @@ import time
 from typing import Any
 
 import pytest
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import label_keys
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Later
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import MPS_DAEMON, marks
@@ -439,7 +440,7 @@ def test_what_may_not_be_evicted_is_refused_before_anything_is_written() -> None
 
 
 @pytest.mark.parametrize(("key", "value", "said"), [
-    (maintenance.UPGRADE, "drain-required", "driver upgrade"),
+    (label_keys.UPGRADE_STATE, "drain-required", "driver upgrade"),
     (mig_labels.STATE, mig_labels.PENDING, "MIG layout"),
     (mig_labels.STATE, mig_labels.REBOOTING, "MIG layout")])
 def test_work_of_others_on_the_node_is_refused(key: str, value: str, said: str) -> None:
@@ -447,7 +448,7 @@ def test_work_of_others_on_the_node_is_refused(key: str, value: str, said: str) 
     with pytest.raises(ClusterError, match=said):
         site.run("started")
     assert not site.bodies
-    assert Site(labels={**LABELS, maintenance.UPGRADE: "upgrade-done"}).run("started")["started"]
+    assert Site(labels={**LABELS, label_keys.UPGRADE_STATE: "upgrade-done"}).run("started")["started"]
     # A state that a killed run or a removed MIG manager has left: no MIG manager serves this Node.
     for state in mig_labels.UNDER_WAY:
         assert Site(labels={**LABELS, mig_labels.STATE: state}).run("started", check=True)["started"]

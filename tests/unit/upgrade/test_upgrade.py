@@ -12,7 +12,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import Input
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import marks
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import cordon
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import cordon, deploy_labels
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.maintenance import PAUSED, REASON
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node_lock import HELD, Holder
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.upgrade_policy import UpgradePolicy
@@ -359,6 +359,21 @@ def test_an_upgrade_of_the_operator_is_continued(site: Site) -> None:
     for name in site.names:
         assert site.node(name)["metadata"]["labels"] == {**LABELS, words.STATE: words.DONE}
         assert not site.node(name)["metadata"].get("annotations")
+
+
+def test_a_removal_deletes_the_state_and_nothing_else_does(site: Site) -> None:
+    for name in site.names:
+        site.node(name)["metadata"]["annotations"] = {deploy_labels.ANNOTATION: ",".join(LABELS)}
+    site.broken = {"n2"}
+    site.upgrade(max_fail=50)
+    for name in ("n1", "n2"):
+        meta = site.node(name)["metadata"]
+        live = deploy_labels.Node(name, meta["labels"], meta["annotations"], host={"nvidia.com/gpu.count": "8"})
+        change = deploy_labels.plan_absent(live)
+        assert change and change.labels == dict.fromkeys(sorted([*LABELS, words.STATE]))
+        kept = deploy_labels.plan_present(live, deploy_labels.parse_deploy({"components": {"driver": True}}),
+                                          deploy_labels.Terms(0.0))
+        assert words.STATE not in (kept.labels if kept else {})
 
 
 def test_a_node_that_another_run_holds_is_left_to_it(site: Site) -> None:
