@@ -23,8 +23,8 @@ description:
     C(kubelet) and C(provider_id). A value that is not known is null.
   - Each host with a GPU is in the groups C(gpu_model_*), C(gpu_driver_*), C(gpu_mig_capable), C(gpu_mig_incapable) or
     C(gpu_mig_unknown), and C(gpu_state_*). If it has the corresponding labels it is also in C(gpu_mig_strategy_*),
-    C(gpu_mig_config_*), C(gpu_mig_state_*) and C(gpu_upgrade_*). The last has the state of a driver upgrade, which only
-    a GPU Operator writes to a Node. Names are in lower case, with underscores for other characters, such as
+    C(gpu_mig_config_*), C(gpu_mig_state_*) and C(gpu_upgrade_*). The last has the state of a driver upgrade by the
+    playbook upgrade or by a GPU Operator. Names are in lower case, with underscores for other characters, such as
     C(gpu_model_nvidia_a100_sxm4_80gb).
   - C(state) is V(not_ready) if the kubelet does not report or the Node is being deleted, V(cordoned), V(no_resources)
     if the kubelet offers no GPU to pods, and otherwise V(ready).

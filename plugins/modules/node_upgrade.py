@@ -25,8 +25,8 @@ description:
     validator does not pass, the Node has failed. It stays cordoned, its operands run, and the annotation
     C(gpuops.nvidia/maintenance-failed) says why. The task then fails and names the Nodes with the reasons. The next
     run finishes the Nodes whose driver is Ready meanwhile.
-  - If a run is killed, the next run continues, on any controller. Upgrades that a GPU Operator has started and does
-    not continue because it was uninstalled, are continued, too.
+  - If a run is killed, the next run continues, on any controller. It also continues upgrades that a GPU Operator has
+    started, if the operator no longer runs.
   - A Node with the label C(nvidia.com/gpu-driver-upgrade.skip=true) is not upgraded. A pod with the label
     C(nvidia.com/gpu-driver-upgrade-drain.skip=true) is not evicted by C(drain-required).
   - Runs on the controller, connects to no host, and uses only the cluster of O(kubeconfig).

@@ -242,6 +242,10 @@ def _daemon_sets(context: component.Context, policy: Policy, cluster: Cluster) -
 
 
 def _unsupported(policy: Policy) -> list[Refused]:
+    most = upgrade_policy.read(policy)["max_unavailable"]
+    if most.endswith("%") and int(most[:-1]) > 100:
+        path = driver_references.path_text(policy, "driver.upgradePolicy.maxUnavailable")
+        return [Refused(f"{path}: {most} is more than all Nodes", "Set a number, or a percentage up to 100%.")]
     if policy.driver_type != "vgpu-host-manager":
         return []
     path = "driver.driverType" if policy.get("driver.driverType") else "driver.nvidiaDriverCRD.driverType"

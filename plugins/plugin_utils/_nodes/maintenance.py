@@ -124,6 +124,7 @@ class Request:
     evict: bool = True
     creates: bool = False
     upgrades: bool = False
+    mark: t.Callable[[NodeState], NodePatch] = lambda live: NodePatch()
 
     @property
     def name(self) -> str:
@@ -400,7 +401,9 @@ class Maintenance:
         marks = {HELD: None, REASON: reason or (former.get(REASON) if left else None)}
         if REMOVING in former:
             marks[REMOVING] = ",".join(sorted(left)) if left - {OTHERS} else None
-        return NodePatch(dict.fromkeys(_paused(live.labels), "true"), {**patch.annotations, **marks}, patch.spec)
+        own = self._request.mark(live)
+        return NodePatch({**dict.fromkeys(_paused(live.labels), "true"), **own.labels},
+                         {**patch.annotations, **marks, **own.annotations}, patch.spec)
 
 
 def _to_pause(labels: Labels, keys: t.Iterable[str]) -> list[str]:

@@ -13,7 +13,6 @@ driver when it is unloaded, and the Node stays cordoned until the validator has 
 
 from __future__ import annotations
 
-import functools
 import time
 import typing as t
 from dataclasses import dataclass, replace
@@ -25,11 +24,17 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import Object
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.status import is_ready
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import cordon, drain, node
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy_labels import ANNOTATION
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy_labels import ANNOTATION, LABELS
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.evictable import EvictionOptions
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.maintenance import Maintenance, Outcome, Request
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.maintenance import (
+    PAUSED,
+    REASON,
+    Maintenance,
+    Outcome,
+    Request,
+)
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node import NodePatch, NodeState
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node_lock import HELD, Holder, refuse_held
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node_lock import HELD, Holder, holder_of, refuse_held
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.pod import has_ended
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.successors import time_to_start
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.upgrade_policy import Evictions, UpgradePolicy
@@ -37,11 +42,12 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._upgrade import word
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._upgrade.fleet import Candidate, Fleet, pods_of
 
 _PAUSE = 1.0  # seconds between two requests
-_NO_LIMIT = 10 ** 9  # seconds
+# Seconds: for the end of pods if the policy sets no limit; the age at which the annotation of this run is renewed.
+_LONGEST, _RENEW = 3600, 300
+VALIDATES = LABELS["validator"]  # the label by which the validator runs on a Node
 # The limits of the operator: restarts of a container of the new driver pod, and seconds for the validator.
 _MAX_RESTARTS, _VALIDATION = 10, 600.0
 _VALIDATOR = "app=nvidia-operator-validator"
-_NO_POLICY: Evictions = {"force": False, "delete_emptydir_data": False, "timeout": 300}
 
 
 @dataclass(frozen=True)
@@ -81,8 +87,7 @@ class NodeUpgrade:
         jobs = self._jobs()
         waits = [_wait_step(name) for name in jobs]
         if jobs and not self._evicts:
-            return [], [step.pending("it has not ended; below the level 'drain' no run waits for it")
-                        for step in waits], []
+            return [], _not_waited_for(jobs), []
         begun = self._maintenance(check=True).started() if one.drains else Outcome(started=True)
         if not begun.started:
             return [], list(begun.pending), list(begun.staying)
@@ -98,14 +103,17 @@ class NodeUpgrade:
         run again, it stays cordoned, and its state is C(upgrade-failed).
         """
         begin = self._terms.clock()
+        if not allows(self._terms.level, "idle"):
+            return [], [_replace_step(self.one).pending(level_too_low(self._terms.level, "idle"))]
+        jobs = [] if self._evicts else self._jobs()
+        if jobs:
+            return [], _not_waited_for(jobs)
         try:
             return self._run()
         finally:
             self.seconds = self._terms.clock() - begin
 
     def _run(self) -> tuple[list[Step], list[PendingStep]]:
-        if not allows(self._terms.level, "idle") or not self._evicts and self._jobs():
-            return [], self.preview()[1]
         if self.one.drains:
             begun = self._take_out()
             if not begun.started:
@@ -117,16 +125,14 @@ class NodeUpgrade:
         try:
             self._write(words.POD_RESTART)
             self._replace_pod()
-            self._write(functools.partial(self._timed, words.VALIDATION, words.VALIDATING_SINCE))
+            self._write(lambda live: NodePatch({words.STATE: words.VALIDATION}, self._now(words.VALIDATING_SINCE)))
             resumed = self._maintenance().resumed()
             self._validate()
             self._write(words.UNCORDON)
-            ended = self._maintenance(begun=begun).ended()
+            ended = self._maintenance(begun=begun, mark=_finished).ended()
         except GpuopsError as error:
-            self._write(_failed)
-            self._maintenance(begun=begun, reason=error.message).ended()
+            self._maintenance(begun=begun, reason=error.message, mark=_failed).ended()
             raise
-        self._write(_finished)
         return [*begun.steps, _replace_step(self.one), *resumed, *ended.steps], []
 
     @property
@@ -175,41 +181,59 @@ class NodeUpgrade:
                               self._tell, self._terms.clock, self._terms.sleep).drained()
         if outcome.failure:
             raise _blocked(outcome.failure, self.name, outcome.blocked)
-        begun = self._maintenance(drained).started()
+        # Pods that the selector leaves out are evicted only as podDeletion allows.
+        begun = self._maintenance().started()
         if begun.failure:
             raise _blocked(begun.failure, self.name, begun.blocked)
         return replace(begun, steps=[*outcome.steps, *begun.steps])
 
     def _give_back(self) -> None:
-        """Puts the Node back into service as it was. The state of an interrupted upgrade is removed."""
-        former = self.one.state if self.one.state in (words.DONE, words.FAILED) else None
-        self._maintenance(begun=Outcome(started=True, ready=False)).ended()
-        self._write(lambda live: NodePatch(_in_state(live, former).labels, dict.fromkeys(
-            key for key in (words.CORDONED_BEFORE, words.WAITING_SINCE) if key in live.annotations)))
+        """Puts the Node back as it was: into service, unless an earlier run has left it with a driver that may not
+        work. The state of an upgrade that has not changed the driver is removed."""
+        state, marks = self.one.state, self.one.node.annotations
+        begun = state in (words.POD_RESTART, words.VALIDATION, words.UNCORDON, words.FAILED)
+        reason = marks.get(REASON, "its upgrade was interrupted") if begun and cordon.ANNOTATION in marks else ""
+
+        def mark(live: NodeState) -> NodePatch:
+            kept = state if begun or state == words.DONE else None
+            keys = (words.WAITING_SINCE, *(() if begun else (words.CORDONED_BEFORE,)))
+            return NodePatch({words.STATE: kept}, dict.fromkeys(key for key in keys if key in live.annotations))
+
+        self._maintenance(begun=Outcome(started=True, ready=False), reason=reason, mark=mark).ended()
 
     def _drain_request(self, pods: Evictions, only_gpu: bool = True, check: bool = False) -> drain.Request:
         evictions = EvictionOptions(only_gpu, pods["force"], pods["delete_emptydir_data"])
-        return drain.Request([self.name], evictions, None, pods["timeout"] or _NO_LIMIT, self._terms.level, check,
-                             holder=self._terms.holder)
+        return drain.Request([self.name], evictions, None, pods["timeout"] or _LONGEST, self._terms.level, check,
+                             holder=self._holder)
 
-    def _maintenance(self, pods: Evictions | None = None, check: bool = False, **more: t.Any) -> Maintenance:
-        request = Request(self._drain_request(pods or self._policy["pods"], check=check), self._terms.holder,
-                          upgrades=True, **more)
+    def _maintenance(self, check: bool = False, **more: t.Any) -> Maintenance:
+        request = Request(self._drain_request(self._policy["pods"], check=check), self._holder, upgrades=True, **more)
         return Maintenance(self._client, request, self._tell, self._terms.clock, self._terms.sleep)
 
     def _write(self, change: str | t.Callable[[NodeState], NodePatch]) -> None:
-        """Writes a change of the Node, or only a new state."""
+        """Writes a change of the Node, or only a new state. Renews the annotation with which this run holds the Node,
+        because a run on another controller takes the Node when the annotation is too old."""
         def patch(live: NodeState) -> NodePatch:
-            refuse_held(self._terms.holder, [live])
-            return _in_state(live, change) if isinstance(change, str) else change(live)
+            me = self._holder
+            refuse_held(me, [live])
+            made = _in_state(live, change) if isinstance(change, str) else change(live)
+            holder = holder_of(live)
+            if holder and me.since - holder.since >= _RENEW:
+                made = NodePatch(made.labels, {HELD: me.text, **made.annotations}, made.spec)
+            return made
 
         node.write(self._client, self.name, patch)
+
+    @property
+    def _holder(self) -> Holder:
+        """This run, which holds the Node now."""
+        return replace(self._terms.holder, since=self._terms.now())
 
     def _held(self, live: NodeState) -> NodePatch:
         """The patch with which this run holds the Node. If the operator has cordoned it for this upgrade, the end of
         the upgrade uncordons it."""
         begun = live.labels.get(words.STATE) in words.CORDONED
-        marks = {HELD: self._terms.holder.text}
+        marks = {HELD: self._holder.text}
         if begun and live.cordoned and cordon.before(live) is None and words.CORDONED_BEFORE not in live.annotations:
             marks[cordon.ANNOTATION] = "false"
         return NodePatch({} if begun else {words.STATE: words.CORDON}, marks)
@@ -222,9 +246,9 @@ class NodeUpgrade:
         return NodePatch({words.STATE: words.WAIT},
                          {**patch.annotations, **({words.CORDONED_BEFORE: "true"} if foreign else {})}, patch.spec)
 
-    def _timed(self, state: str, since: str, live: NodeState) -> NodePatch:
-        """The patch that sets a state and the annotation with its beginning, which a former run may have written."""
-        return NodePatch({words.STATE: state}, {} if since in live.annotations else {since: f"{self._terms.now():.0f}"})
+    def _now(self, annotation: str) -> dict[str, str]:
+        """An annotation with the present time, in seconds since 1970."""
+        return {annotation: f"{self._terms.now():.0f}"}
 
     def _jobs(self) -> list[str]:
         """The running pods of the Node to whose end the upgrade waits."""
@@ -241,7 +265,8 @@ class NodeUpgrade:
         found = jobs = self._jobs()
         if not jobs:
             return []
-        self._write(functools.partial(self._timed, words.WAIT, words.WAITING_SINCE))
+        self._write(lambda live: NodePatch(
+            annotations={} if words.WAITING_SINCE in live.annotations else self._now(words.WAITING_SINCE)))
         limit, told = self._policy["wait"]["timeout"], 0
         begin = self._since(words.WAITING_SINCE)
         while jobs and not (limit and self._terms.now() - begin >= limit):
@@ -249,6 +274,7 @@ class NodeUpgrade:
                 self._tell(f"{self.name}: waits for {', '.join(jobs[:3])}{' ...' if len(jobs) > 3 else ''}")
                 told = len(jobs)
             self._terms.sleep(_PAUSE)
+            self._write(lambda live: NodePatch())
             jobs = self._jobs()
         return found
 
@@ -295,15 +321,15 @@ class NodeUpgrade:
 
     def _validate(self) -> None:
         """Waits until the validator of the Node is Ready. Raises ClusterError."""
-        if not self._fleet.validates:
+        if not (self._fleet.validates and self.one.node.labels.get(VALIDATES) in ("true", PAUSED)):
             return
-        begin = self._since(words.VALIDATING_SINCE)
+        end = self._terms.clock() + _VALIDATION
         while True:
             pods = self._client.list("v1", "Pod", namespace=self._fleet.namespace, label_selector=_VALIDATOR,
                                      field_selector=f"spec.nodeName={self.name}")
             if any(is_ready(pod) for pod in pods):
                 return
-            if self._terms.now() - begin >= _VALIDATION:
+            if self._terms.clock() >= end:
                 what = f"Validator pod {pods[0]['metadata']['name']} is not Ready" if pods else "No validator runs"
                 raise ClusterError(f"{what} {_VALIDATION:g} s after the new driver.", "Run the playbook status: it "
                                    "names the cause.", verb="get", object=f"Node {self.name}", reason="NotValid")
@@ -321,6 +347,11 @@ def _replace_step(one: Candidate) -> Step:
 def _wait_step(pod: str) -> Step:
     """The step that waits for a job. pod: its namespace and name."""
     return Step("wait", f"Pod {pod}", "driver.upgradePolicy.waitForCompletion selects it", "idle")
+
+
+def _not_waited_for(jobs: t.Iterable[str]) -> list[PendingStep]:
+    """The pending steps for jobs of a Node that is not cordoned."""
+    return [_wait_step(name).pending("it has not ended; below the level 'drain' no run waits for it") for name in jobs]
 
 
 def _cordon_step(name: str) -> Step:
@@ -346,7 +377,8 @@ def _finished(live: NodeState) -> NodePatch:
 
 def _failed(live: NodeState) -> NodePatch:
     """The patch that marks an upgrade as failed."""
-    return NodePatch({words.STATE: words.FAILED}, _listed(live))
+    return NodePatch({words.STATE: words.FAILED}, {**_listed(live), **{
+        key: None for key in (words.WAITING_SINCE, words.VALIDATING_SINCE) if key in live.annotations}})
 
 
 def _listed(live: NodeState) -> dict[str, str]:

@@ -15,7 +15,15 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._result import PendingStep, Result, Step, outcome, plan_diff
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import (
+    PendingStep,
+    Result,
+    Step,
+    allows,
+    outcome,
+    plan_diff,
+)
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.wording import counted
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import kinds, rights
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.drain import PodEntry, staying_warnings
@@ -131,7 +139,7 @@ class Upgrade:
         if self._todo:
             rights.require(self._client, [], [
                 rights.LABEL_NODES, ("delete", kinds.find("v1", "Pod"), self._fleet.namespace),
-                ("create", _EVICTIONS, "")])
+                *([("create", _EVICTIONS, "")] if allows(self._terms.level, "drain") else [])])
         waiting = list(self._todo)
         with ThreadPoolExecutor(_THREADS) as threads:
             while waiting or self._progress.working:
@@ -200,8 +208,8 @@ class Upgrade:
             room = self._room[one.group]
             self._progress.end(one.name, WAITING, f"not started, because {fold(failed)} failed before. See "
                                "gpu_max_fail_percentage" if failed else
-                               f"not started, because {room} Nodes may be unavailable at a time "
-                               "(maxUnavailable), and as many are cordoned or not Ready")
+                               f"not started, because only {counted(room, 'Node')} may be unavailable at the same time "
+                               "(maxUnavailable), and others are cordoned or not Ready")
 
     def _result(self) -> Result:
         """The result of the task."""

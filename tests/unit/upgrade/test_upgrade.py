@@ -243,6 +243,7 @@ def test_a_killed_upgrade_is_finished_by_the_next_run(site: Site, monkeypatch: p
     with pytest.raises(Killed):
         site.upgrade(holder=GONE)
     monkeypatch.setattr(wire, "send", send)
+    site.clock.now += 4000  # longer than the validator may take
     site.upgrade()
     assert site.is_done() and site.pods() == [f"new-{name}" for name in site.names]
 
@@ -263,6 +264,46 @@ def test_the_first_node_is_a_test_of_the_others(site: Site) -> None:
     site.pod("new-n1", "n1", SET, {**DRIVER, "controller-revision-hash": "2"})
     again = site.upgrade()
     assert [row["node"] for row in again["nodes"]] == ["n2", "n3", "n4", "n1"] and site.is_done()
+
+
+def test_a_node_with_a_broken_driver_is_not_put_into_service_by_a_refused_eviction(site: Site) -> None:
+    """And its next upgrade has the whole time for the jobs and the validator."""
+    site.policy = policy(wait={"selector": "app=job", "timeout": 5})
+    site.broken = {"n1"}
+    site.upgrade(nodes=["n1"])
+    before = site.node("n1")
+    site.clock.now += 4000
+    site.pod("job-n1", "n1", "", {"app": "job"})
+    site.put("apps/v1", "ControllerRevision", f"{SET}-3", owner=SET, revision=3, labels={
+        **DRIVER, "controller-revision-hash": "3"}, data={"spec": {"template": site.template(DRIVER, "3")}})
+    site.budget = {"job-n1"}
+    begin = site.clock()
+    assert site.of(site.upgrade(nodes=["n1"])) == {"n1": "skipped"} and site.clock() - begin >= 5
+    after = site.node("n1")
+    assert after["metadata"]["labels"] == before["metadata"]["labels"] and after["spec"]["unschedulable"]
+    assert after["metadata"]["annotations"] == before["metadata"]["annotations"]
+    assert not {words.WAITING_SINCE, words.VALIDATING_SINCE} & after["metadata"]["annotations"].keys()
+
+
+def test_a_node_stays_held_while_its_upgrade_takes_hours(site: Site) -> None:
+    """Another controller takes a Node whose annotation is older than an hour."""
+    site.policy = policy(wait={"selector": "app=job", "timeout": 8000})
+
+    def minute(_seconds: float) -> None:
+        site.clock.now += 60
+
+    site.clock.sleep = minute  # type: ignore[method-assign]
+    seen: list[str] = []
+    site.api.before, answer = lambda request: (seen.append(
+        (site.node("n1")["metadata"].get("annotations") or {}).get(HELD, "")), answer(request))[1], site.api.before
+    site.upgrade(nodes=["n1"])
+    times = [found.since for found in map(Holder.read, dict.fromkeys(filter(None, seen))) if found]
+    assert times[-1] - times[0] >= 7000 and max(b - a for a, b in zip(times, times[1:])) < 600
+
+
+def test_a_node_without_a_validator_is_not_waited_for(site: Site) -> None:
+    site.node("n1")["metadata"]["labels"][f"{D}operator-validator"] = "false"
+    assert set(site.of(site.upgrade()).values()) == {"upgraded"}
 
 
 def test_nodes_that_fail_keep_no_others_waiting(site: Site) -> None:
@@ -295,6 +336,10 @@ def test_a_drain_evicts_all_pods_of_its_selector(site: Site) -> None:
         if name == "kept":
             pod["spec"]["containers"][0]["resources"] = {}
     assert site.of(site.upgrade())["n1"] == "skipped"
+    # A pod that the selector leaves out is still evicted only as podDeletion allows.
+    site.policy = policy(drain={**NO_EVICTION, "force": True, "enabled": True, "selector": "drain=no"})
+    assert site.of(site.upgrade())["n1"] == "skipped"
+    assert "/api/v1/namespaces/work/pods/alone-n1" in site.api.objects
     site.policy = policy(drain={**NO_EVICTION, "force": True, "enabled": True, "selector": "drain=yes"})
     site.upgrade()
     assert site.is_done() and words.DRAIN in site.states["n1"]
@@ -341,7 +386,7 @@ def test_unavailable_nodes_count_and_the_run_ends_instead_of_waiting(site: Site)
     site.policy = policy(max_unavailable="1")
     result = site.upgrade()
     assert site.of(result) == {"n4": "upgraded", "n1": "waiting", "n2": "waiting", "n3": "skipped"}
-    assert "n[1-2]: not started, because 1 Nodes may be unavailable at a time" in result["msg"]
+    assert "n[1-2]: not started, because only 1 Node may be unavailable at the same time" in result["msg"]
     assert site.cordoned() == ["n4"] and not site.node("n4")["metadata"].get("annotations")
 
 
