@@ -77,7 +77,7 @@ PARTS: t.Tuple[t.Type[Part], ...] = (
     FabricSettings, DeviceNodes, Licence, Files, Services, CdiRefresh)
 
 
-# Options that have no effect on a driver that is only verified. It can have their effects for other reasons.
+# Options that have no effect on a driver that is only verified.
 _IGNORED = ("installation", "imex_nodes", "fabric_manager_settings", "peermem", "gds", "gdrcopy", "module_parameters",
             "hold_kernel", "licence")
 
