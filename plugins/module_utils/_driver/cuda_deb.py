@@ -34,6 +34,7 @@ _KEYS = {
     "ubuntu2404": _KEY_2022,
     "ubuntu2604": _KEY_2022,
 }
+_HEADLESS = re.compile(r"nvidia-headless-no-dkms(-\d{3})?(-open)?\Z")
 # From this branch on, the names of packages for Ubuntu do not contain the branch.
 _UNSUFFIXED = 590
 # Companions of the driver: (name, first branch that has it, whether its version is the version of the driver).
@@ -103,8 +104,9 @@ class CudaRepository(Source):
         return wanted
 
     def installation(self, known: t.Collection[str]) -> str:
-        """See L(Source). On Ubuntu, a driver whose metapackage somebody has removed is still a full one."""
-        headless = self.is_ubuntu and any(name.startswith("nvidia-headless-no-dkms") for name in known)
+        """See L(Source). On Ubuntu, a driver without its metapackage is still a full one. Drivers for servers are those
+        of Ubuntu's archive."""
+        headless = self.is_ubuntu and any(map(_HEADLESS.match, known))
         return COMPUTE if headless and not self.surplus(known) else super().installation(known)
 
     def pins(self, version: str) -> list[str]:

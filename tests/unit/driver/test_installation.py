@@ -71,6 +71,7 @@ def test_names_with_a_branch() -> None:
     ("rocky 9", "nvidia-driver-cuda nvidia-driver", "auto"),
     ("ubuntu 24.04", "libnvidia-compute nvidia-driver-open", "full"),  # its metapackage is gone
     ("ubuntu 24.04", "nvidia-headless-no-dkms-open nvidia-driver-open", "full"),
+    ("ubuntu 24.04", "nvidia-headless-no-dkms-580-server-open nvidia-utils-580-server", "full"),  # of another source
     ("azurelinux 3.0", "nvidia-driver-cuda", "full"),
 ])
 def test_mixtures(system: str, names: str, installation: str) -> None:
