@@ -143,7 +143,8 @@ def _classes(path: str, text: str) -> list[str]:
     """The runtime classes that a file declares; of Podman only C(nvidia)."""
     if path.endswith(".json"):
         try:
-            return list(json.loads(text)["runtimes"])
+            runtimes = json.loads(text)["runtimes"]
+            return list(runtimes) if isinstance(runtimes, dict) else []
         except (ValueError, KeyError, TypeError, RecursionError):
             return []
     if "/containers.conf" in path:
