@@ -77,14 +77,14 @@ class Docker(base.Runtime):
         unwanted = base.unwanted_parts(journal, options, default)
         proposal.parts = sorted({*options.parts, *(journal.parts - unwanted)})
         if path in journal.files:
-            _remove_parts(document, Document(journal.before(path), path).data, unwanted)
+            _remove_parts(document, state, Document(journal.before(path), path).data, unwanted)
         for member, value in _desired(state, before, flags, options, proposal, unwanted).items():
             document.set(member, value)
         if document.data != before:
             _check_flags(path, before, document.data, flags)
             _check_default(path, document.data, flags)
             proposal.write(path, text, document.text, "main", journal,
-                           _without_ours(text or "", path, journal) if journal.is_edited(path) else None)
+                           _without_ours(text or "", state, path, journal) if journal.is_edited(path) else None)
             if state.release >= _HAS_VALIDATE:
                 proposal.trials.append(base.Trial({"daemon.json": document.text}, [
                     state.binary, "--validate", "--config-file", "{dir}/daemon.json"]))
@@ -107,7 +107,7 @@ class Docker(base.Runtime):
             text = state.files.get(path)
             if text is None or record.state == "before":
                 continue
-            rest = record.before if record.state == "ours" else _without_ours(text, path, journal)
+            rest = record.before if record.state == "ours" else _without_ours(text, state, path, journal)
             before, after = Document(text, path).data, Document(rest or "", path).data
             if record.state == "ours":
                 proposal.restore(path, text, record)
@@ -261,9 +261,13 @@ def _rootless(state: RuntimeState, data: Table) -> dict[Path, Value]:
     if isinstance(folders, list) and _ROOTLESS_SPECS in folders:
         return {}
     if not isinstance(folders, list):
-        folders = [*_SPECS, *([f"{state.user_folders[0]}/cdi", f"{state.user_folders[1]}/cdi"]
-                              if state.release >= _FOLDERS_OF_USER else [])]
+        folders = _folders_of_user(state) if state.release >= _FOLDERS_OF_USER else _SPECS
     return {_SPEC_DIRS: [*folders, _ROOTLESS_SPECS]}
+
+
+def _folders_of_user(state: RuntimeState) -> list[Value]:
+    """The default folders of the Docker of a user, from _FOLDERS_OF_USER on."""
+    return [*_SPECS, *[f"{folder}/cdi" for folder in state.user_folders]]
 
 
 def _is_program(path: Value, binary: str) -> bool:
@@ -291,17 +295,17 @@ def _check_default(path: str, data: Table, flags: _Flags) -> None:
                         "Declare it in 'runtimes' or correct 'default-runtime'.", path=path)
 
 
-def _without_ours(text: str, path: str, journal: Journal) -> str:
+def _without_ours(text: str, state: RuntimeState, path: str, journal: Journal) -> str:
     """The text with the former values of this collection's part."""
     document = Document(text, path)
     former, parts = Document(journal.before(path), path).data, base.all_parts(journal)
-    _remove_parts(document, former, parts)
+    _remove_parts(document, state, former, parts)
     if document.data.get("default-runtime") in (*parts, "runc"):  # _desired can have set runc
         restore_value(document, former, ("default-runtime",))
     return document.text
 
 
-def _remove_parts(document: Document, former: Table, parts: t.Collection[str]) -> None:
+def _remove_parts(document: Document, state: RuntimeState, former: Table, parts: t.Collection[str]) -> None:
     """Restores the former values of these parts: runtime classes and the CDI feature."""
     filled = [key for key in ("runtimes", "features") if document.data.get(key)]
     for name in sorted(set(parts) - set(OPTION_PARTS)):
@@ -311,7 +315,7 @@ def _remove_parts(document: Document, former: Table, parts: t.Collection[str]) -
     folders = document.data.get("cdi-spec-dirs")
     if "cdi" in parts and isinstance(folders, list) and _ROOTLESS_SPECS in folders:
         rest = [folder for folder in folders if folder != _ROOTLESS_SPECS]
-        if "cdi-spec-dirs" not in former and set(rest) >= set(_SPECS):
+        if "cdi-spec-dirs" not in former and rest in (_SPECS, _folders_of_user(state)):
             document.remove(_SPEC_DIRS)
         else:
             document.set(_SPEC_DIRS, rest)

@@ -76,6 +76,17 @@ def test_the_folders_of_the_user_are_kept_where_docker_reads_them() -> None:
     assert "features" not in data  # CDI is on by default
 
 
+@pytest.mark.parametrize("version", ["26.1.5", "29.2.0"])
+def test_a_removal_keeps_the_folders_that_the_user_adds(version: str) -> None:
+    one = docker(version=version)
+    one.converge(set_as_default=False)
+    data = json.loads(one.files[FILE])
+    rest = [folder for folder in data["cdi-spec-dirs"] if folder != LINKED]
+    one.files[FILE] = json.dumps({**data, "cdi-spec-dirs": [*data["cdi-spec-dirs"], "/home/alice/cdi"]})
+    one.remove()
+    assert json.loads(one.files[FILE])["cdi-spec-dirs"] == [*rest, "/home/alice/cdi"]
+
+
 def test_a_docker_without_cdi_is_refused() -> None:
     with pytest.raises(HostError, match=r"Docker 24.0 does not support CDI .* rootless containers of alice"):
         docker(version="24.0.9").propose()
