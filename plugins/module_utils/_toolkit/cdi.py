@@ -138,18 +138,24 @@ class Cdi:
         differs = read_bytes(path) != files.rootless_text(self.environment) or self.journal.get("file", path) is None
         if differs:
             check_writable(path)
-        if not differs and os.path.isdir(files.ROOTLESS):
+        if not differs and self._links() == files.rootless_links(self.environment):
             return []
         return [Step(LINK_ROOTLESS, files.ROOTLESS, "a rootless Docker finds the specification there")]
 
+    @staticmethod
+    def _links() -> dict[str, str]:
+        """Maps the links to specifications of a rootless Docker to their targets."""
+        return {path: os.readlink(path) for path in glob.glob(f"{files.ROOTLESS}/nvidia.*") if os.path.islink(path)}
+
     def _link_rootless(self, step: Step) -> None:
         self.journal.write_file(files.ROOTLESS_FILE, files.rootless_text(self.environment))
+        for link in self._links():  # that of a specification at another path would stay beside the new one
+            os.unlink(link)
         self.run(["systemd-tmpfiles", "--create", files.ROOTLESS_FILE])
 
     def _unlink_rootless(self, step: Step) -> None:
-        for link in glob.glob(f"{files.ROOTLESS}/nvidia.*"):
-            if os.path.islink(link):
-                os.unlink(link)
+        for link in self._links():
+            os.unlink(link)
         with contextlib.suppress(OSError):  # it does not exist, or contains a file of somebody else
             os.rmdir(files.ROOTLESS)
         self.journal.restore_file(files.ROOTLESS_FILE)

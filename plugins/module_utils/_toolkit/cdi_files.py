@@ -131,6 +131,12 @@ def rootless_text(variables: t.Mapping[str, str]) -> bytes:
             f"L+ {ROOTLESS[4:]}/nvidia{spec[spec.rindex('.'):]} - - - - {spec}\n").encode()
 
 
+def rootless_links(variables: t.Mapping[str, str]) -> dict[str, str]:
+    """Maps the path of the link that ROOTLESS_FILE creates to its target."""
+    spec = path_of("gpu", variables)
+    return {f"{ROOTLESS}/nvidia{spec[spec.rindex('.'):]}": spec}
+
+
 def unit_files(management: bool) -> dict[str, bytes]:
     """Maps the paths of the units and their script to their content. management: see the option cdi_management."""
     generate = f"{' '.join(command('management'))} --output={_PATHS['management']}\n    "

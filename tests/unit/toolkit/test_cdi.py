@@ -499,8 +499,10 @@ def test_a_rootless_docker_has_a_folder_with_a_link(machine: Machine, monkeypatc
         if argv[0] == "systemd-tmpfiles":
             assert list(argv[1:]) == ["--create", str(file)]
             folder.mkdir(parents=True, exist_ok=True)
-            if not (folder / "nvidia.yaml").is_symlink():
-                (folder / "nvidia.yaml").symlink_to(machine.spec)
+            *_head, path, _mode, _user, _group, _age, target = file.read_text().split()
+            link = folder / pathlib.Path(path).name
+            link.unlink(missing_ok=True)
+            link.symlink_to(target)
         return run(argv, **options)
 
     machine.run = with_tmpfiles  # type: ignore[method-assign]
@@ -512,6 +514,15 @@ def test_a_rootless_docker_has_a_folder_with_a_link(machine: Machine, monkeypatc
     (folder / "nvidia.yaml").unlink()
     folder.rmdir()
     assert machine.converge(rootless_users=["alice"]) == [step]
+    for target in (None, "/elsewhere.yaml"):  # removed by somebody, or to a former place
+        (folder / "nvidia.yaml").unlink()
+        if target:
+            (folder / "nvidia.yaml").symlink_to(target)
+        assert machine.converge(rootless_users=["alice"]) == [step]
+        assert os.readlink(folder / "nvidia.yaml") == str(machine.spec)
+    (folder / "nvidia.json").symlink_to(machine.spec)
+    assert machine.converge(rootless_users=["alice"]) == [step]
+    assert [path.name for path in folder.iterdir()] == ["nvidia.yaml"]
     (folder / "theirs.yaml").write_text("")
     assert cdi_module.UNLINK_ROOTLESS in machine.converge(state="absent")
     assert [path.name for path in folder.iterdir()] == ["theirs.yaml"] and not file.parent.exists()
