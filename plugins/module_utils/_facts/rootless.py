@@ -14,6 +14,9 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import JOUR
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.users import Identity, find
 
+# The most classes, and the characters of a name, in the fact. The controller refuses the facts of a host with more.
+_MOST, _LONGEST = 1000, 1024
+
 
 def read_rootless(root: Root, run: Runner) -> Fact:
     """The fact C(rootless) of gpu_info. Files are read as their user. Empty if the journal cannot be read."""
@@ -35,7 +38,10 @@ def _docker(user: Identity, path: str) -> Fact:
     classes: t.Optional[t.List[str]] = None
     running = None
     try:
-        classes = sorted(json.loads(user.read(path).data or b"{}").get("runtimes", {}))
+        runtimes = json.loads(user.read(path).data or b"{}").get("runtimes", {})
+        if isinstance(runtimes, dict) and len(runtimes) <= _MOST and all(
+                len(name) <= _LONGEST and name.isprintable() for name in runtimes):
+            classes = sorted(runtimes)
         running = user(["systemctl", "is-active", "docker.service"], check=False).stdout.strip() == "active"
     except (GpuopsError, ValueError, AttributeError, TypeError, RecursionError):
         pass

@@ -19,6 +19,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Jour
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import apply
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed, run
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit import config, read, step_executor, users
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import answer_shapes
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import host_answer, registry, toolkit_steps
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import Options
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.docker import ROOTLESS_INFO
@@ -288,6 +289,14 @@ def test_gpu_info_says_what_the_users_have(alice: Host, monkeypatch: pytest.Monk
     assert rootless.read_rootless(Root(), alice.run) == {"alice": {"classes": ["nvidia"], "running": True}}
     alice.file.write_text("[]")
     assert rootless.read_rootless(Root(), alice.run) == {"alice": {"classes": None, "running": None}}
+    for refused in ([1], ["a"], "nvidia", None, {"x" * 1025: {}}, {"\ud800": {}}, {str(n): {} for n in range(1001)}):
+        alice.file.write_text(json.dumps({"runtimes": refused}))
+        assert rootless.read_rootless(Root(), alice.run) == {"alice": {"classes": None, "running": True}}, refused
+    longest = {f"{n:01024}": {} for n in range(1000)}
+    alice.file.write_text(json.dumps({"runtimes": longest}))
+    found = rootless.read_rootless(Root(), alice.run)
+    assert found["alice"]["classes"] == list(longest)
+    assert answer_shapes.FACTS.needed["rootless"].fault(found) is None
     monkeypatch.setattr(rootless, "find", lambda _name: None)
     assert rootless.read_rootless(Root(), alice.run) == {}
 
