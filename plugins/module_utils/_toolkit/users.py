@@ -116,7 +116,10 @@ class Identity:
     def __call__(self, argv: t.Sequence[str], *, timeout: float = _TIMEOUT, check: bool = True,
                  stdin: t.Optional[str] = None, env: t.Optional[t.Mapping[str, str]] = None, hint: str = ""
                  ) -> Completed:
-        """As L(run). systemctl and journalctl use the manager of the user, and units without the name of the user."""
+        """As L(run), without env. systemctl and journalctl use the manager of the user, and units without the name of
+        the user."""
+        if env:
+            raise ValueError("a command of a user gets no other variables")
         name, uid, gid, home = self.account
         words = list(argv)
         if argv[0] in ("systemctl", "journalctl"):
@@ -126,7 +129,7 @@ class Identity:
                           "env", "-i", f"HOME={home}", f"USER={name}", f"LOGNAME={name}", "LC_ALL=C",
                           "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
                           f"XDG_RUNTIME_DIR={self.runtime_folder}", *words],
-                         timeout=timeout, check=check, stdin=stdin, env=env, hint=hint)
+                         timeout=timeout, check=check, stdin=stdin, hint=hint)
 
     def _script(self, text: str, *arguments: str, stdin: t.Optional[str] = None) -> Completed:
         return self(["sh", "-c", text, "sh", *arguments], stdin=stdin, check=False)

@@ -151,6 +151,8 @@ def test_commands_have_no_terminal_and_no_variables_of_root(
     shown = user(["sh", "-c", "env; id -u; id -g; id -G; ps -o tty= -p $$"]).stdout
     assert "SECRET" not in shown and f"HOME={home}" in shown and f"XDG_RUNTIME_DIR=/run/user/{NOBODY.pw_uid}" in shown
     assert shown.splitlines()[-4:] == [str(NOBODY.pw_uid), *[str(NOBODY.pw_gid)] * 2, "?"]
+    with pytest.raises(ValueError, match="no other variables"):
+        user(["env"], env={"A": "1"})
     assert user.config_folder() == f"{home}/.config" and not user.exists(str(home / "x")) and user.exists(str(home))
 
 
