@@ -28,6 +28,9 @@ _KINDS = re.compile(r"(linux-(?:modules|objects)-nvidia|nvidia-dkms|nvidia-headl
                     r"(\d{3})(-server)?(-open)?(?:-|\Z)")
 _VENDOR_ON_DEBIAN = ("nvidia-driver-cuda", "nvidia-kernel-open-dkms", "nvidia-open", "cuda-drivers")
 _BUILT_MODULES = "linux-modules-nvidia"
+# Packages of NVIDIA's repository for Ubuntu whose names do not contain the branch. apt does not remove them by itself
+# if they were installed by name.
+_VENDOR_ON_UBUNTU = re.compile(r"nvidia-(open|driver|headless-no-dkms|dkms|kernel-source|utils)(-open)?\Z")
 
 
 class UbuntuArchive(Source):
@@ -85,6 +88,7 @@ class UbuntuArchive(Source):
         kept = (str(branch_of(version)), "-server", _open_suffix(flavour) or None)
         return sorted({*deb.other_companions(known, f"-{kept[0]}"), *(name for name in known if self._excludes(
             kept, _KINDS.match(name), deb.BRANCHED.match(name)) or name.startswith("nvidia-driver-pinning-")
+            or _VENDOR_ON_UBUNTU.match(name)
             or name.startswith("nvidia-firmware-") and not name.endswith(f"-{version}"))}
             - set(self.companions(version, ("fabric_manager", "nscq"))))
 

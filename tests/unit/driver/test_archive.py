@@ -118,6 +118,8 @@ def test_what_may_not_stand_beside_the_wanted() -> None:
     vendor = ["nvidia-driver-pinning-580", "libnvidia-cfg1-580", "nvidia-open-580", "nvidia-firmware-580-580.159.04",
               "nvidia-modprobe", "nvidia-container-toolkit", "openssh-server"]
     assert of("distribution").conflicting(vendor, "580.173.02", "open") == sorted(vendor[:4])
+    named = ["nvidia-dkms-open", "nvidia-headless-no-dkms-open", "nvidia-utils", "nvidia-modprobe", "nvidia-imex"]
+    assert of("distribution").conflicting(named, "595.71.05", "open") == sorted({*named} - {"nvidia-modprobe"})
 
 
 def test_what_debian_and_the_vendor_do_not_share() -> None:
