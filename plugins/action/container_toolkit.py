@@ -123,7 +123,8 @@ class ActionModule(Asking):
         # A complete removal also clears the journal, even if an earlier run was killed directly before that.
         forget_restored = options.state == "absent" and not forbidden
         if not self._task.check_mode and (steps or forget_restored and state.journal.present):
-            steps, state, pending = self._apply(steps, options, forget_restored, forbidden)
+            steps, state, pending = self._apply(steps, options, forget_restored, forbidden,
+                                                plan.left_out)
         diff = [*settings_file.diffs(steps), *toolkit_steps.diffs(plan.changes),
                 *plan_diff("container_toolkit", steps)]
         result = outcome(steps, pending, diff, **_facts(state, steps, plan))
@@ -164,19 +165,22 @@ class ActionModule(Asking):
         return {"changed": False, **rendered.rendered(options)}
 
     def _apply(self, steps: t.Sequence[Step], options: Options, forget_restored: bool,
-               forbidden: t.Sequence[PendingStep]) -> tuple[list[Step], HostState, list[PendingStep]]:
+               forbidden: t.Sequence[PendingStep], left_out: t.Sequence[str]
+               ) -> tuple[list[Step], HostState, list[PendingStep]]:
         """Applies the steps. Returns those that have run, the state of the host afterwards, and the pending steps.
 
         The scripts of packages can change the settings file, so its edits are planned again after the packages.
         """
         now = [step for step in steps if not step.assumed]
-        answer = self._ask("apply", steps=toolkit_steps.as_request(now), forget_restored=forget_restored)
+        answer = self._ask("apply", steps=toolkit_steps.as_request(now), forget_restored=forget_restored,
+                           kept_users=list(left_out))
         done, postponed = _split_at(steps, host_answer.blocked_step_of(answer))
         state = host_answer.state_of(answer)
         plan = toolkit_steps.plan(state, options)
         again = [step for step in plan.steps if step.action == settings_file.EDIT]
         if again:
-            answer = self._ask("apply", steps=toolkit_steps.as_request(again), forget_restored=forget_restored)
+            answer = self._ask("apply", steps=toolkit_steps.as_request(again), forget_restored=forget_restored,
+                               kept_users=list(left_out))
             state = host_answer.state_of(answer)
             plan = toolkit_steps.plan(state, options)
         if not (postponed or forbidden):

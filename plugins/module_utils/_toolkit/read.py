@@ -34,6 +34,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.users impor
 _IMPORTS = re.compile(r"^\s*imports\s*=\s*\[(.*?)\]", re.MULTILINE | re.DOTALL)
 # Maximum seconds for a program to end, so that a hanging daemon does not block the others.
 _TIMEOUT = 20
+# The controller refuses the answer of a host with a longer output.
+_LONGEST_OUTPUT = 2**20
 # The unit of a rootless Docker, in the manager of its user.
 _USER_UNIT = "docker.service"
 _STRING = re.compile(r"\"([^\"\n]+)\"|'([^'\n]+)'")
@@ -44,11 +46,26 @@ def read_state(request: Json, journal: Journal, run: Runner) -> dict[str, object
     _check_program(request)
     probes = request["runtimes"]
     units = _units([name for probe in probes for name in probe["units"]], run)
-    users = _users(request, journal, run)
-    records = _records(journal, {name: UserFiles(journal, user) for name, user in users.items()})
-    rootless = {name: read_user(user, request, records, run) for name, user in users.items()}
-    units.update({f"{unit}{OF_USER}{name}": properties for name, (_row, found) in rootless.items()
-                  for unit, properties in found.items()})
+    records = _records(journal)
+    rootless: dict[str, object] = {}
+    unread: dict[str, str] = {}
+    for name, user in _users(request, journal, run).items():
+        try:
+            own = _records_of_user(UserFiles(journal, user))
+            row, found = read_user(user, request, own, run)
+            if request["state"] == "absent":
+                for path in own:
+                    user.check_writable(path)
+        except HostError as error:
+            if name in _named(request):
+                raise
+            # A user must not be able to prevent the runs for the others.
+            unread[name] = (f"a command of {name} did not end in time" if isinstance(error, CommandError)
+                            else error.message.rstrip(".")[:1000])
+            continue
+        rootless[name] = row
+        records.update(own)
+        units.update({f"{unit}{OF_USER}{name}": properties for unit, properties in found.items()})
     restarts = {unit: entry["after"]["act"] for unit, entry in journal.of_kind("restart").items()
                 if entry["after"] and not _is_restarted(entry["after"], units.get(unit, {}))}
     of_root = [path for path, record in records.items() if OF_USER not in str(record["runtime"])]
@@ -58,13 +75,18 @@ def read_state(request: Json, journal: Journal, run: Runner) -> dict[str, object
             "journal": {"present": bool(journal.entries or journal.unfinished), "config": records, "restart": restarts,
                         "default_runtime": {runtime: entry["before"] for runtime, entry
                                             in journal.of_kind("default_runtime").items()}},
-            "rootless": {name: row for name, (row, _found) in rootless.items()},
+            "rootless": rootless, "unread": unread,
             "settings": _settings(journal)}
+
+
+def _named(request: Json) -> t.Sequence[str]:
+    """The users of the option. A removal is about those of the journal."""
+    return () if request["state"] == "absent" else request.get("rootless_users") or ()
 
 
 def _users(request: Json, journal: Journal, run: Runner) -> dict[str, Identity]:
     """The users of the option and of the journal, by name. Raises InputError for an unknown one of the option."""
-    accounts = {name: checked(name) for name in request.get("rootless_users") or ()}
+    accounts = {name: checked(name) for name in _named(request)}
     names = [entry["before"]["user"] for entry in journal.of_kind("user_file").values()]
     # A restart can still be pending after the files were restored.
     names += [unit.partition(OF_USER)[2] for unit in journal.of_kind("restart") if OF_USER in unit]
@@ -85,6 +107,8 @@ def read_user(user: Identity, request: Json, records: t.Mapping[str, t.Mapping[s
     unit = units.get(_USER_UNIT, {})
     config = _configured(unit, ["--config-file"]) or f"{folder}/docker/daemon.json"
     owned = [path for path, record in records.items() if record["runtime"] == f"docker{OF_USER}{name}"]
+    if len(_command(unit)) > 1000 or max(map(len, [folder, config, *_command(unit)])) > 4000:
+        raise HostError(f"The command line of {_USER_UNIT}{OF_USER}{name} is too long.", "Shorten it.")
     binary = which("dockerd")
     unit_files = [f"{folder}/systemd/user/{_USER_UNIT}", f"/etc/systemd/user/{_USER_UNIT}",
                   f"/usr/lib/systemd/user/{_USER_UNIT}"]
@@ -100,6 +124,8 @@ def read_user(user: Identity, request: Json, records: t.Mapping[str, t.Mapping[s
     if has_docker:
         boot = at_boot(unit)
         info = _run_program(request["user_info"], user) if _is_active(unit) else None
+        if info and len(info.stdout + info.stderr) > _LONGEST_OUTPUT:
+            info = None
         row["docker"] = {
             "binary": binary or "", "unit": f"{_USER_UNIT}{OF_USER}{name}", "boot": boot,
             "running": _is_active(unit) and boot != "masked", "on_demand": False, "stale": False,
@@ -126,19 +152,25 @@ def _check_program(request: Json) -> None:
                          path="nvidia_runtime_path", value=path, allowed="an executable file on the host")
 
 
-def _records(journal: Journal, users: t.Mapping[str, UserFiles]) -> dict[str, dict[str, object]]:
-    """Maps the path of each journalled file of a runtime to its record. users: by name; the files of other users are
-    omitted."""
+def _records_of_user(user: UserFiles) -> dict[str, dict[str, object]]:
+    """As _records, for the files of a user."""
+    records: dict[str, dict[str, object]] = {}
+    for path, entry in user.journal.of_kind("config").items():
+        of_user = user.journal.get("user_file", path)
+        name = entry["before"]["runtime"].partition(OF_USER)[2]
+        if of_user is not None and name == user.identity.account.name:
+            former = of_user["before"]["bytes"]
+            records[path] = {"part": entry["before"]["part"], "runtime": entry["before"]["runtime"],
+                             "parts": entry["after"] or [], "is": user.state(path, user.identity.read(path).data),
+                             "before": None if former is None else _decode(path, base64.b64decode(former))}
+    return records
+
+
+def _records(journal: Journal) -> dict[str, dict[str, object]]:
+    """Maps the path of each journalled file of a runtime of root to its record."""
     records: dict[str, dict[str, object]] = {}
     for path, entry in journal.of_kind("config").items():
-        of_user = journal.get("user_file", path)
-        if of_user is not None or OF_USER in entry["before"]["runtime"]:
-            user = users.get(entry["before"]["runtime"].partition(OF_USER)[2])
-            if user is not None and of_user is not None:
-                former = of_user["before"]["bytes"]
-                records[path] = {"part": entry["before"]["part"], "runtime": entry["before"]["runtime"],
-                                 "parts": entry["after"] or [], "is": user.state(path, user.identity.read(path).data),
-                                 "before": None if former is None else _decode(path, base64.b64decode(former))}
+        if journal.get("user_file", path) is not None or OF_USER in entry["before"]["runtime"]:
             continue
         known = journal.get("file", path) is not None
         before = journal.former_bytes(path) if known else None

@@ -23,7 +23,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.cdi import Cdi, CdiPlan
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.config import ConfigFiles, UserConfigFiles
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.packages import NAME, Json, Packages, PackagesPlan
-from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.users import Identity, checked
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.users import OF_USER, Identity, checked
 
 
 def plan(request: Json, journal: Journal, run: Runner) -> dict[str, object]:
@@ -65,6 +65,7 @@ class StepExecutor:
     def __init__(self, request: Json, journal: Journal, run: Runner) -> None:
         self.journal = journal
         self.absent = request["state"] == "absent"
+        self.kept_users = request.get("kept_users") or ()
         self.packages = Packages(request, journal, run)
         self.run, self.level = run, request["disruption"]
         self.config = ConfigFiles(journal, run, self.level)
@@ -90,11 +91,16 @@ class StepExecutor:
         return UserConfigFiles(self.journal, Identity(checked(name), self.run), self.level)
 
     def forget_restored(self) -> None:
-        """After a removal: deletes the remaining journal entries."""
+        """After a removal: deletes the remaining journal entries, except those of users that it has left out."""
         self.packages.forget_restored()
         self.journal.unfinished = None
         for kind in ("config", "default_runtime", "cdi", "settings", "restart", "user_file"):
-            for key in list(self.journal.of_kind(kind)):
+            for key, entry in list(self.journal.of_kind(kind).items()):
+                # The name of the user is in the runtime, the unit or the entry.
+                before = entry["before"] if kind in ("config", "user_file") else {}
+                runtime = before.get("runtime") or key
+                if (before.get("user") or runtime.partition(OF_USER)[2]) in self.kept_users:
+                    continue
                 if kind in ("config", "settings"):
                     self.journal.forget("file", key)
                 self.journal.forget(kind, key)

@@ -26,7 +26,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Complete
 
 # Between the name of a runtime or unit and that of the user who runs it.
 OF_USER = " of "
-# Bytes of a file that are read. The controller refuses longer files.
+# The most bytes of a file. The controller refuses the answer of a host with a longer one.
 _LONGEST = 4 * 2**20
 # Seconds for a command. A home can be a file system that does not answer.
 _TIMEOUT = 20
@@ -159,9 +159,12 @@ class Identity:
         if lines[0] == "absent":
             return File(None, None, lines[1:])
         try:
-            return File(lines[0], base64.b64decode("".join(lines[1:]), validate=True), [])
+            data = base64.b64decode("".join(lines[1:]), validate=True)
         except binascii.Error as error:
             raise self._error(path, "read", done) from error
+        if len(data) > _LONGEST:
+            raise HostError(f"{path} of {self.account.name} has more than {_LONGEST} bytes.", "Shorten it.", path=path)
+        return File(lines[0], data, [])
 
     def check_writable(self, path: str) -> None:
         """Raises HostError if the user cannot replace a file."""

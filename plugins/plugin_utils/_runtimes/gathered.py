@@ -43,6 +43,7 @@ def gathered(state: HostState, options: Options, specification: t.Mapping[str, V
         except (AttributeError, TypeError, ValueError):  # a table of the file has another shape
             problems[one] = f"{state.runtimes[one].config} has an unexpected structure."
     warnings = [f"The configuration of {one} could not be read. {text}" for one, text in problems.items()]
+    warnings += [f"The rootless Docker of {name} could not be read: {reason}." for name, reason in state.unread.items()]
     settings: dict[str, Value] = {}
     try:
         settings = settings_file.known(state.settings.text or "")

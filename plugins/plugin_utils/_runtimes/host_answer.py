@@ -81,7 +81,7 @@ _JOURNAL = Fields({
 _STEPS = Rows(Fields({**answer_shapes.STEP, "data": Table(_TEXT, Anything(), 64)}, closed=False), _MAX_ROWS)
 _HOST_STATE = Fields({
     "runtimes": Table(OneOf(tuple(RUNTIMES)), Nullable(_RUNTIME), 64), "markers": Rows(_PATH, 1000),
-    "rootless": Table(_TEXT, _USER, 1000), "journal": _JOURNAL,
+    "rootless": Table(_TEXT, _USER, 1000), "unread": Table(_TEXT, Text(longest=10_000), 1000), "journal": _JOURNAL,
     "settings": Fields({"text": _FILE, "ours": Table(_TEXT, Fields({"before": _Setting(), "after": _Setting()}), 1000),
                         "file": Nullable(OneOf(("before", "ours", "edited"))), "new": _FLAG}),
     "packages": Fields({"installed": Table(_TEXT, _TEXT, _MAX_ROWS), "version": _MAYBE_TEXT, "steps": _STEPS}),
@@ -113,7 +113,7 @@ def fault(phase: str, answer: Json) -> Fault | None:
         return None
     state = answer["host_state"]
     unknown = [name for name in answer["options"]["rootless_users"] if name not in state["rootless"]]
-    if unknown:
+    if unknown and answer["options"]["state"] != "absent":
         return Fault("host_state.rootless", f"without {unknown[0]}", "all users of the option")
     return _missing_results({**state["runtimes"], **_dockers(state)})
 
@@ -161,7 +161,7 @@ def state_of(answer: Json) -> HostState:
         HostJournal(journal["present"], records, journal["default_runtime"], journal["restart"]),
         SettingsState(**{**settings, "ours": ours}),
         PackagesPlan(**{**raw["packages"], "steps": _steps(raw["packages"])}),
-        CdiPlan(**{**raw["cdi"], "steps": _steps(raw["cdi"]), "pending": _pending(raw["cdi"])}), users)
+        CdiPlan(**{**raw["cdi"], "steps": _steps(raw["cdi"]), "pending": _pending(raw["cdi"])}), users, raw["unread"])
 
 
 def blocked_step_of(answer: Json) -> str | None:

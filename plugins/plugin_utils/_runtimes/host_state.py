@@ -189,7 +189,8 @@ class User:
 class HostState:
     """A host. runtimes: the installed ones, and for a removal those with journalled files; markers: existing paths.
 
-    The key of the rootless Docker of a user is `docker of NAME`. users: by name.
+    The key of the rootless Docker of a user is `docker of NAME`. users: by name. unread: why the state of a
+    user that only the journal names could not be read, by name.
     """
 
     runtimes: dict[str, RuntimeState] = field(default_factory=dict)
@@ -199,3 +200,4 @@ class HostState:
     packages: PackagesPlan = PackagesPlan({}, None, [])
     cdi: CdiPlan = CdiPlan([], None, [], [], [])
     users: dict[str, User] = field(default_factory=dict)
+    unread: dict[str, str] = field(default_factory=dict)

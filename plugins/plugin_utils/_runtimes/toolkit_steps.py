@@ -39,13 +39,15 @@ class Plan:
     """The plan of a host. pending: steps that the user must execute.
 
     proposals: by name of the runtime, in the order of registry.choose; for a removal, those of all runtimes that runs
-    have configured. Empty if there is no runtime. of_users: warnings about rootless containers.
+    have configured. Empty if there is no runtime. of_users: warnings about rootless containers. left_out: the users
+    whose files a removal cannot restore yet.
     """
 
     steps: list[Step]
     pending: list[PendingStep]
     proposals: dict[str, Proposal]
     of_users: t.Sequence[str] = ()
+    left_out: t.Sequence[str] = ()
 
     @property
     def changes(self) -> list[FileChange]:
@@ -79,9 +81,23 @@ def _plan_removal(state: HostState) -> Plan:
     names = {record.runtime for record in state.journal.files.values()}
     # A restart can still be pending after its files were restored.
     names |= {name for name, runtime in state.runtimes.items() if runtime.unit in state.journal.restart}
-    proposals = {name: runtime.propose_removal(state.runtimes[name], state.journal.of(name))
-                 for name, runtime in _in_order(state.runtimes) if name in names}
-    return Plan(removal_steps(state, proposals), [], proposals)
+    proposals: dict[str, Proposal] = {}
+    unread = dict(state.unread)
+    for name, runtime in _in_order(state.runtimes):
+        if name not in names:
+            continue
+        user = state.runtimes[name].user
+        try:
+            proposals[name] = runtime.propose_removal(state.runtimes[name], state.journal.of(name))
+        except (HostError, AttributeError, TypeError, ValueError) as error:
+            if user is None:
+                raise
+            # A user must not be able to prevent the removal.
+            unread[user] = (error.message.rstrip(".") if isinstance(error, HostError)
+                            else f"{state.runtimes[name].config} has an unexpected structure")
+    pending = [_pending("restore files", f"docker{OF_USER}{name}", f"{reason}. Correct this, then run again")
+               for name, reason in unread.items()]
+    return Plan(removal_steps(state, proposals), pending, proposals, left_out=list(unread))
 
 
 def _in_order(keys: t.Iterable[str]) -> list[tuple[str, Runtime]]:
@@ -199,8 +215,9 @@ def _is_only_rootless(state: RuntimeState) -> bool:
 
 
 def _warnings_of_users(state: HostState, options: Options) -> list[str]:
-    """Reasons why containers of users would get no GPUs."""
-    found = []
+    """Reasons why containers of users would get no GPUs, and which users of earlier runs were not read."""
+    found = [f"The rootless Docker of {name}, which an earlier run has configured, is left out: {reason}."
+             for name, reason in state.unread.items()]
     for name in options.rootless_users:
         user = state.users[name]
         if user.closed:

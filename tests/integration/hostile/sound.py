@@ -18,7 +18,8 @@ CHANGE: Data = {"changed": True, "plan": [STEP], "pending": [], "diff": [{"befor
 TOOLKIT: Data = {
     "changed": False,
     "host_state": {"runtimes": dict.fromkeys(("containerd", "docker", "crio", "podman")), "markers": [],
-                   "rootless": {}, "journal": {"present": False, "default_runtime": {}, "restart": {}, "config": {}},
+                   "rootless": {}, "unread": {},
+                   "journal": {"present": False, "default_runtime": {}, "restart": {}, "config": {}},
                    "settings": {"text": None, "ours": {}, "file": None, "new": False},
                    "packages": {"installed": {"nvidia-container-toolkit": "1.20.0-1"}, "version": "1.20.0",
                                 "steps": []},

@@ -243,7 +243,7 @@ def test_what_waits_is_told_as_it_is_after_the_run(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(host_answer, "state_of", lambda _answer: state)
     monkeypatch.setattr(toolkit_steps, "plan", lambda *_args: toolkit_steps.Plan([], pending, {}))
     options = Options(True, True, "auto")
-    assert action._apply([INSTALL], options, forget_restored=False, forbidden=[]) == ([INSTALL], state, pending)
+    assert action._apply([INSTALL], options, False, [], []) == ([INSTALL], state, pending)
 
 
 def test_a_tool_that_fails_changes_nothing(machine: Machine) -> None:

@@ -12,7 +12,7 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, HostError, InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts import rootless
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
@@ -194,6 +194,7 @@ class Host:
         self.file = home / ".config" / "docker" / "daemon.json"
         self.running, self.starts, self.breaks, self.containers = True, 0, False, 0
         self.verbs: list[list[str]] = []
+        self.named = ["alice"]  # the option rootless_users
         account = users.Account("alice", NOBODY.pw_uid, NOBODY.pw_gid, str(home))
         patch.setattr(users, "find", lambda name: account if name == "alice" else None)
         patch.setattr(read, "find", users.find)
@@ -238,7 +239,7 @@ class Host:
     def request(self, state: str) -> dict[str, t.Any]:
         return {"runtimes": [registry.RUNTIMES["docker"].probe.as_request()], "markers": [], "config_path": None,
                 "state": state, "drop_in_path": None, "repository": {"url": "", "key": "k", "fingerprint": "A" * 40},
-                "disruption": "idle", "rootless_users": ["alice"] if state == "present" else [],
+                "disruption": "idle", "rootless_users": self.named,
                 "user_info": ROOTLESS_INFO}
 
     def see(self, state: str = "present") -> HostState:
@@ -248,10 +249,9 @@ class Host:
         seen["cdi"] = {"specs": [], "driver": None, "steps": [], "pending": [], "warnings": []}
         answer = {"host_state": json.loads(json.dumps(seen)), "options": {
             "state": state, "runtime": ["podman"], "mode": "auto", "config_path": None, "drop_in_path": None,
-            "nvidia_runtime_name": "nvidia", "nvidia_runtime_path": None, "rootless_users": ["alice"],
+            "nvidia_runtime_name": "nvidia", "nvidia_runtime_path": None, "rootless_users": self.named,
             "set_as_default": False, "cdi": True, "nri": False, "settings": {}, "disruption": "idle"}}
-        if state == "present":
-            assert host_answer.fault("read", answer) is None
+        assert host_answer.fault("read", answer) is None
         return host_answer.state_of(answer)
 
     def converge(self, state: str = "present", **options: t.Any) -> list[str]:
@@ -335,9 +335,55 @@ def test_a_file_of_a_user_is_not_read_as_root(alice: Host, tmp_path: Path) -> No
     secret.chmod(0o600)
     alice.file.unlink()
     alice.file.symlink_to(secret)
-    for state in ("present", "absent"):
-        with pytest.raises(HostError, match="alice cannot read"):
-            alice.see(state)
+    with pytest.raises(HostError, match="alice cannot read"):
+        alice.see()
+    assert "alice cannot read" in alice.see("absent").unread["alice"]
+
+
+@pytest.mark.parametrize("how", ["folder", "encoding", "size", "text", "shape", "locked", "hangs", "words"])
+def test_a_user_cannot_prevent_runs_and_removals(
+        alice: Host, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    alice.converge()
+    before = alice.file.read_bytes()
+    sane, answer = alice.run, alice.info()
+    alice.info = lambda: answer  # type: ignore[method-assign]  # the daemon still has its former file
+    if how == "folder":
+        alice.file.unlink()
+        alice.file.mkdir()
+    elif how == "locked":
+        alice.file.parent.chmod(0o500)
+    elif how in ("hangs", "words"):
+        def hostile(argv: t.Sequence[str], **options: t.Any) -> Completed:
+            if how == "hangs" and argv[0] == "setsid":
+                raise CommandError(argv, None, "", "")
+            done = sane(argv, **options)
+            return done._replace(stdout=done.stdout + "\nExecStart={ argv[]=dockerd " + "x " * 1001 + ";")
+        alice.run = hostile  # type: ignore[method-assign]
+    else:
+        alice.file.write_bytes({"encoding": b"\xff", "size": b" " * (4 * 2**20 + 1), "text": b"{",
+                                "shape": b'{"runtimes": [], "features": 1}'}[how])
+    alice.named = []
+    seen = alice.see()
+    plan = toolkit_steps.plan(HostState(unread=seen.unread), Options(False, True, "auto"))
+    assert [warning for warning in plan.warnings if "alice" in warning] or how in ("text", "shape", "locked")
+    removal = toolkit_steps.plan(alice.see("absent"), Options(False, True, "auto", state="absent"))
+    if how == "shape":  # the user has removed our part, so there is nothing to restore
+        assert removal.left_out == removal.steps == []
+        return
+    assert removal.left_out == ["alice"] and removal.steps == []
+    assert [step.id for step in removal.pending] == ["restore files: docker of alice"]
+    with Journal("container_toolkit", root=str(alice.state)) as journal:
+        request = {**alice.request("absent"), "kept_users": removal.left_out}
+        step_executor.StepExecutor(request, journal, sane).forget_restored()
+    vars(alice).pop("run", None)
+    vars(alice).pop("info")
+    if how == "folder":
+        alice.file.rmdir()
+    elif how == "locked":
+        alice.file.parent.chmod(0o755)
+    alice.file.write_bytes(before)
+    os.chown(alice.file, NOBODY.pw_uid, NOBODY.pw_gid)
+    assert alice.converge("absent")[0] == "remove file" and not alice.file.exists()
 
 
 def test_the_files_of_a_deleted_user_are_left_out(alice: Host, monkeypatch: pytest.MonkeyPatch) -> None:
