@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import pwd
+import tempfile
 import typing as t
 from pathlib import Path
 
@@ -30,11 +31,17 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can take an
 
 
 @pytest.fixture
+def tmp_path() -> t.Iterator[Path]:
+    """A folder that every user can reach. Each process of pytest closes the folder of pytest to other users."""
+    with tempfile.TemporaryDirectory(prefix="gpuops-users-") as folder:
+        path = Path(folder)
+        path.chmod(0o755)
+        yield path
+
+
+@pytest.fixture
 def home(tmp_path: Path) -> Path:
     """A home that its user can reach."""
-    for folder in (tmp_path, *tmp_path.parents):
-        if not folder.stat().st_mode & 0o001:
-            folder.chmod(folder.stat().st_mode | 0o011)
     found = tmp_path / "home"
     found.mkdir(mode=0o700)
     os.chown(found, NOBODY.pw_uid, NOBODY.pw_gid)
