@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import typing as t
 from dataclasses import replace
 
@@ -40,12 +39,13 @@ class Delivery(t.Protocol):
     """Installs the files of the driver on a host.
 
     name: a value of the option C(source). dkms: whether DKMS builds the modules. installation: the set of packages that
-    L(plan) has planned, C(full) or C(compute-only).
+    L(plan) has planned, C(full) or C(compute-only). warnings: sentences for the user about the plan.
     """
 
     name: str
     dkms: bool
     installation: str
+    warnings: t.List[str]
 
     def installed(self) -> str | None:
         """The vendor version of the driver that this delivery has installed, None if it has installed none."""
@@ -83,6 +83,7 @@ class PackageDelivery:
         self.name = source.name if source else "packages"
         self.dkms = source.dkms if source else True
         self.installation = host.spec.installation
+        self.warnings: t.List[str] = []
         self.repository = source.repository(host.spec) if source else None
         self.work = PackageWork(manager, host.journal, self.repository)
         self.before = PackageState({})  # the state before the installation, set by L(plan)
@@ -123,7 +124,9 @@ class PackageDelivery:
             pins: dict[str, str | None] = {pin: None} if pin else {}
             files = self._pin_files(source, version, flavour, pin)
             steps = work.plan_repair(state, [*wanted, *pins]) + work.plan_repository(probe) + work.plan_holds(files)
-            gone = self._not_needed(state, installed or version, flavour) if self._surplus(state) else []
+            # An archive deletes a version when it receives a newer one.
+            known = installed if installed in source.offered(probe.candidates) else version
+            gone = self._not_needed(state, known, flavour) if self._surplus(state) else []
             steps += work.plan_surplus(state, gone, f"they are not part of the installation {self.installation}")
             with explain_missing_headers():
                 steps += work.plan_install(probe, state, wanted, pins, self._prerequisites(now, state, version),
@@ -161,15 +164,25 @@ class PackageDelivery:
         """The packages of the full driver that are installed, and that the compute-only driver does not need.
 
         The package manager determines them: what it would install for each of the two on a host without a driver.
-        Raises HostError if other packages need them.
+        If packages of others prevent this, adds a warning and returns only those of the option. Raises RepositoryError
+        if the repository lacks the version, and HostError if other packages need these packages.
         """
         gone = self._surplus(state)
         # A simulation leaves its pins in the probe, so this one is not used for others.
         with self.work.manager.probe(self._source.repository(self.host.spec)) as probe:
             own = [name for name in driver_packages(state.installed) if name in probe.candidates]
-            with contextlib.suppress(HostError):  # packages of somebody else can prevent it; then only these go
+            try:
                 full, needed = (self._closure(probe, own, version, flavour, name) for name in (FULL, COMPUTE))
                 gone = sorted({*gone, *full - needed} & {*own, *gone})
+            except RepositoryError as error:
+                raise RepositoryError(f"The packages that compute-only excludes cannot be determined: {error.message}",
+                                      "Set a version that the repository has, or set installation to full.",
+                                      **error.details) from error
+            except CommandError:
+                raise
+            except HostError as error:
+                self.warnings.append("Libraries that compute-only excludes may remain, because they cannot be "
+                                     f"determined: {error.message}")
         others = sorted({change.name for change in self.work.manager.simulate_removal(gone)} - {*gone})
         if others:
             raise HostError(f"Other packages need those that compute-only excludes: {', '.join(others)}.",

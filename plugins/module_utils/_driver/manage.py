@@ -117,6 +117,7 @@ class Driver:
                 self.returns = destination(journal)
                 self.spec = self.returns.spec(self.spec)
             attempt = self._attempt(journal, now)
+            self.warnings += attempt.delivery.warnings
             if attempt.installs:  # a rollback needs no more space than it frees
                 check_free_space(self.root, now.kernel)
             allowed, pending = gate_driver(attempt.steps, self.level, paused(journal))

@@ -112,6 +112,7 @@ class RunfileDelivery:
         self.now = now
         wanted = (host.spec.installation, installation_of(host.journal), FULL)
         self.installation = next(name for name in wanted if name != "auto")
+        self.warnings: t.List[str] = []
         self.work = PackageWork(manager, host.journal, None) if manager is not None else None
         self.before = self._owned()
 

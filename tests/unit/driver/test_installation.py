@@ -17,7 +17,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.runfile_opti
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.source import Source
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.sources import source_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import Spec
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError, RepositoryError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.base import Change, PackageState, matches
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.work import PackageWork
@@ -122,7 +122,10 @@ class Host12:
         return self
 
     def resolve(self, name: str, version: str | None) -> str:
-        return next(found for found in self.candidates[name] if matches(found, version))
+        for found in self.candidates[name]:
+            if matches(found, version):
+                return found
+        raise RepositoryError(f"The repository has no {name} {version}.")
 
     def simulate(self, install: t.Mapping[str, str], _pins: object, without: t.Sequence[str] = (),
                  _gone: object = (), _files: object = None) -> list[Change]:
@@ -212,6 +215,38 @@ def test_a_package_of_somebody_else_is_not_taken_along(repository: t.Callable[..
     with pytest.raises(HostError, match="Other packages need those that compute-only excludes: game. Remove them "
                                         "first, or set installation to full"):
         repository(host, installation="compute-only")
+
+
+def test_a_version_that_the_repository_has_no_more_is_refused(repository: t.Callable[..., list[Step]]) -> None:
+    """Otherwise only the metapackages would go, and the next run would find nothing to do."""
+    host = Host12()
+    repository(host, True, installation="full")
+    host.candidates = dict.fromkeys(NEEDS, [f"{OLD}-1"])
+    with pytest.raises(RepositoryError, match="that compute-only excludes cannot be determined: .* has no nvidia-"):
+        repository(host, installation="compute-only")
+    steps = changed(repository(host, True, version=OLD, installation="compute-only"))
+    assert steps[0] == f"purge packages: {' '.join(EXTRA)}" and not set(host.installed) & set(EXTRA)
+
+
+def test_packages_of_others_that_prevent_the_simulation_are_told(made: t.Any, monkeypatch: pytest.MonkeyPatch,
+                                                                 repository: t.Callable[..., list[Step]]) -> None:
+    host = Host12()
+    repository(host, True, installation="full")
+    real, began = Host12.simulate, []
+
+    def simulate(self: Host12, *words: t.Any) -> list[Change]:
+        began.append(words)
+        if len(words) == 5 and words[2]:  # on a host without a driver
+            raise HostError("apt cannot install x: game Conflicts: libcuda1.")
+        return real(self, *words)
+
+    monkeypatch.setattr(Host12, "simulate", simulate)
+    work = PackageDelivery(Host(Spec(version=NEW, installation="compute-only"), made.run, Root(str(made.folder)),
+                                made.journal), t.cast("t.Any", host), source("cuda_repository", "debian 12"))
+    steps = work.plan(made.now, "open")[1]
+    assert changed(steps) == ["purge packages: nvidia-driver nvidia-open"] and began
+    assert work.warnings == ["Libraries that compute-only excludes may remain, because they cannot be determined: "
+                             "apt cannot install x: game Conflicts: libcuda1."]
 
 
 def test_a_killed_removal_brings_nothing_back(repository: t.Callable[..., list[Step]], made: t.Any,

@@ -157,7 +157,7 @@ class Model(Tree):
 class Delivery:
     """The packages of the simulated host."""
 
-    name, dkms, installation = "cuda_repository", True, "compute-only"
+    name, dkms, installation, warnings = "cuda_repository", True, "compute-only", ()
 
     def __init__(self, host: Host, model: Model) -> None:
         self.host, self.model = host, model
