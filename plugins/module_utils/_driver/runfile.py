@@ -138,6 +138,11 @@ class RunfileDelivery:
         installed = self.installed()
         wanted = archive.version if archive else installed
         if installed is not None and installed == wanted and spec.accepts(installed):
+            if owned is None and self.installation != FULL:
+                raise InputError(f"Driver {installed} was installed with a .run file, but not by this collection, so "
+                                 f"it is not known whether it is {self.installation}.", "To keep this driver, set "
+                                 "installation to auto. To replace it, run nvidia-uninstall, then run again.",
+                                 path="installation", value=self.installation, allowed=["auto", FULL])
             reason = self._difference(installed, flavour)
             if not reason:
                 return installed, self._unit()

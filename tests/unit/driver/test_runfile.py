@@ -483,6 +483,10 @@ def test_a_driver_of_somebody_else(host: Host, here: None) -> None:
     delivery = RunfileDelivery(host, RUNNING, None)
     assert delivery.installed() == NEW and actions(host) == [] and delivery.absent() == []
     assert delivery.remaining() == [f"driver {NEW} was installed before with a .run file and is kept"]
+    with pytest.raises(InputError, match="installation: .* so it is not known whether it is compute-only. *") as caught:
+        actions(replace(host, spec=replace(host.spec, installation="compute-only")))
+    assert caught.value.hint.startswith("To keep this driver, set installation to auto.")
+    assert actions(replace(host, spec=replace(host.spec, installation="full"))) == []
     for act in (delivery.displaced, lambda: actions(host, flavour="proprietary"),
                 lambda: actions(host, replace(RUNNING, registered={})),
                 lambda: actions(replace(host, spec=Spec(source="runfile", version=OLD)))):
