@@ -278,13 +278,14 @@ def _config_maps(given: Data | None, wanted: Data, policy: formats.Policy) -> co
     gpu_kubeconfig. Nothing is read and known without it."""
     names, namespace = config_maps.named(policy), namespace_of(t.cast(Settings, wanted))
     if given is not None or not wanted["kubeconfig"] or not names:
-        return config_maps.Seen(namespace, (given or {}).get("config_maps") or {})
+        return config_maps.Seen(namespace, (given or {}).get("config_maps") or {}, wanted["sharing"])
     from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import client
     from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import read_cluster
 
     server = client.Client(wanted["kubeconfig"], wanted["context"])
     wants = {driver_references.CONFIG_MAP: names, driver_references.SECRET: []}
-    return config_maps.Seen(namespace, read_cluster.read_named(server, namespace, wants)["config_maps"])
+    told = read_cluster.read_named(server, namespace, wants)
+    return config_maps.Seen(namespace, told["config_maps"], wanted["sharing"])
 
 
 def _seen(given: Data | None, wanted: Data, task_vars: Data, policy: formats.Policy, release: releases.Release,

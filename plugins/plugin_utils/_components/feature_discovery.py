@@ -68,7 +68,7 @@ def _of_config_map(host: component.Host) -> Value:
     if not name:
         return None
     try:
-        found = applicable_sharing(policy, None, seen.data, seen.namespace)
+        found = applicable_sharing(policy, seen.sharing, seen.data, seen.namespace)
     except InputError as error:
         raise Refused(error.message.rstrip("."), error.hint) from error
     if found is None:

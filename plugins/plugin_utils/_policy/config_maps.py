@@ -22,6 +22,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.yamltext import parse
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.driver_references import CONFIG_MAP, absent
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.sharing import Sharing
 
 LAYOUTS, CLIENTS = "migManager.config", "migManager.gpuClientsConfig"
 COUNTERS, SHARING = "dcgmExporter.config", "devicePlugin.config"
@@ -68,10 +69,12 @@ def missing(policy: Policy, section: str, facts: ClusterFacts | None, namespace:
 @dataclass(frozen=True)
 class Seen:
     """The ConfigMaps in the namespace of the operands, for hosts. data: the data of each by name, None for those that
-    do not exist; a name that is absent is unknown, because there is no cluster, or its user may not read it."""
+    do not exist; a name that is absent is unknown, because there is no cluster, or its user may not read it. sharing:
+    the variable gpu_sharing, which takes precedence over the ConfigMap of the device plugin."""
 
     namespace: str = ""
     data: t.Mapping[str, t.Mapping[str, str] | None] = field(default_factory=dict)
+    sharing: Sharing | None = None
 
     def content(self, policy: Policy, section: str) -> t.Mapping[str, str] | None:
         """The data of the ConfigMap that a section of the policy names; None if it names none, or if it is unknown.

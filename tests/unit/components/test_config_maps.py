@@ -11,7 +11,7 @@ import pytest
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import releases
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import PolicyError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.resolve import resolve
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import config_maps, formats
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import config_maps, formats, sharing
 from ansible_collections.gpuops.nvidia.tests.unit.simulated import host_facts
 from ansible_collections.gpuops.nvidia.tests.unit.simulated.clusters import facts, node, objects, plan, pod
 
@@ -103,11 +103,11 @@ FOR_HOSTS = {"migManager": {"config": {"name": "layouts"}}, "dcgmExporter": {"co
 SEEN: dict[str, Any] = {**THERE, "sharing": {"two": SHARED % 2, "four": SHARED % 4}}
 
 
-def of_host(seen: dict[str, Any], **variables: Any) -> tuple[Any, list[str]]:
-    """(the plan of the host with these variables, notes). seen: the ConfigMaps in the cluster."""
+def of_host(seen: dict[str, Any], given: sharing.Sharing | None = None, **variables: Any) -> tuple[Any, list[str]]:
+    """(the plan of the host with these variables, notes). seen: the ConfigMaps in the cluster; given: gpu_sharing."""
     release = releases.release("26.7.0")
     made = resolve(formats.read(FOR_HOSTS, release), release, {"a": host_facts.facts()},  # type: ignore[typeddict-item]
-                   {"a": variables}, seen=config_maps.Seen("ours", seen))
+                   {"a": variables}, seen=config_maps.Seen("ours", seen, given))
     return made["hosts"]["a"], [one for one in made["notes"] if "ConfigMap" in one]
 
 
@@ -122,6 +122,13 @@ def test_hosts_use_the_config_maps_of_the_cluster() -> None:
                                {"devices": "all", "mig-enabled": False}]}})
     assert host["feature_discovery"]["sharing"]["sharing"]["timeSlicing"]["resources"][0]["replicas"] == 4
     assert host["dcgm_exporter"]["counters"] == "own" and host["mig_manager"]["selected"] == "own"
+
+
+def test_gpu_sharing_is_used_instead_of_a_config_map_that_it_creates() -> None:
+    given = sharing.of_texts("sharing", "", SEEN["sharing"], "gpu_sharing")
+    host, notes = of_host({**SEEN, "sharing": None}, given)
+    assert notes == []
+    assert host["feature_discovery"]["sharing"]["sharing"]["timeSlicing"]["resources"][0]["replicas"] == 2
 
 
 def test_without_a_cluster_notes_say_what_to_set() -> None:
