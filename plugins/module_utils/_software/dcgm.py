@@ -38,6 +38,8 @@ REFUSED: t.Dict[str, str] = {
     **dict.fromkeys(("-p", "--port", "-d", "--domain-socket", "-c", "--vsock-cid"), _PORT),
     **dict.fromkeys(("-t", "--term", "-h", "--help", "--version", "--pid", "--"), _ENDS)}
 BIND = ("-b", "--bind-interface")
+# The long names of the other options with a short one.
+_LONG = {BIND[0]: BIND[1], "-f": "--log-filename"}
 _EVERYWHERE, _LOCAL = ("ALL", "all", "0.0.0.0"), ("127.0.0.1", "localhost")
 _SEVERAL = re.compile(r"-[^-].")  # several short options, or one with its value
 OPEN = ("DCGM accepts connections on all addresses of the host, and it has no authentication. Restrict access to port "
@@ -101,7 +103,7 @@ def check_arguments(args: t.Iterable[str], path: str = "dcgm.args") -> None:
             why = "it is not an option of nv-hostengine"
         elif "=" in name or _SEVERAL.match(name):
             why = "nv-hostengine does not read it as one option"
-        elif (BIND[1] if name in BIND else name) in seen:
+        elif _LONG.get(name, name) in seen:
             why = "nv-hostengine takes it once"
         elif name in BIND and given[len(name) + 1:] not in (*_EVERYWHERE, *_LOCAL):
             why = f"{_PORT}; allowed: {', '.join((*_EVERYWHERE, *_LOCAL))}"
@@ -109,7 +111,7 @@ def check_arguments(args: t.Iterable[str], path: str = "dcgm.args") -> None:
             raise InputError(f"{given!r} cannot be set: {why}.",
                              "Remove it, or write one option and its value, such as [--log-level, DEBUG].",
                              path=path, value=given)
-        seen.add(BIND[1] if name in BIND else name)
+        seen.add(_LONG.get(name, name))
 
 
 def is_open(args: t.Iterable[str]) -> bool:

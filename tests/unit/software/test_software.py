@@ -130,7 +130,7 @@ def test_arguments_and_variables_of_dcgm() -> None:
 @pytest.mark.parametrize("args", [
     ["-n"], ["--service-account", "root"], ["-p", "5556"], ["-p 5556"], ["--port=5556"], ["-d"], ["-d", "/tmp/x"],
     ["--vsock-cid"], ["-t"], ["-nt"], ["-bALL"], ["-b"], ["-b", "10.0.0.1"], ["--pid", "/x"], ["--help"], ["--"],
-    ["-b0.0.0.0"], ["-p5556"], ["-b", "ALL", "--bind-interface", "127.0.0.1"],
+    ["-f", "/a", "--log-filename", "/b"], ["-b0.0.0.0"], ["-p5556"], ["-b", "ALL", "--bind-interface", "127.0.0.1"],
     ["sh", "-c", "x"], ["--log-level", "INFO", "--log-level", "DEBUG"], ["-f", "a\nExecStartPre=/bin/x"]])
 def test_arguments_with_which_dcgm_does_not_work(args: list[str]) -> None:
     with pytest.raises(InputError, match=r"dcgm\.args: "):
