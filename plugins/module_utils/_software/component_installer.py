@@ -101,7 +101,8 @@ class Installer:
         if service.state != "active":
             return [Step(START, self.unit, f"it is {service.state}")]
         if changed or self.journal.get("restart", self.unit) is not None:
-            return [Step(RESTART, self.unit, "its files have changed")]
+            reason = "its files have changed" if changed else "an earlier run has not restarted it"
+            return [Step(RESTART, self.unit, reason)]
         if service.enabled not in AT_BOOT:
             return [Step(ENABLE, self.unit, f"it is {service.enabled}")]
         return []
@@ -142,20 +143,21 @@ class Installer:
         if self.packages is None:
             raise HostError(f"No handler for step '{step.id}'.", "This is a bug. Report it.")
         if step.action in (INSTALL, AGAIN):
-            self._request_restart()
+            self.request_restart()
         self.packages.execute(step)
 
-    def _request_restart(self) -> None:
+    def request_restart(self) -> None:
+        """Records that the service, if it runs, must be restarted. The next run restarts it if this one is killed."""
         if self.before.state == "active":
             self.journal.keep("restart", self.unit, None)
 
     def _write(self, step: Step) -> None:
-        self._request_restart()
+        self.request_restart()
         self.journal.write_file(step.target, step.data["content"])
         self._reload(step.target)
 
     def _restore(self, step: Step) -> None:
-        self._request_restart()
+        self.request_restart()
         if step.target.endswith(".py"):
             drop_compiled(step.target)
         self.journal.restore_file(step.target)

@@ -138,7 +138,7 @@ class Software:
                 with _name_component_in_errors(component.name):
                     steps = self._plan(installers[component.name], state, services[component.name])
                     plans[component.name] = ComponentPlan(steps, notes=list(desired[component.name].notes))
-            _restart_exporter(plans, services)
+            restarts_exporter = _restart_exporter(plans, services)
             driver_problem = self._driver_problem()
             installed = False
             for component in components:
@@ -149,6 +149,8 @@ class Software:
                         plan.steps = self._plan(installers[name], manager.read(), services[name])
                     if driver_problem and desired[name].needs_driver:
                         plan.defer_service_starts(driver_problem)
+                    if name == Dcgm.name and restarts_exporter and not self.check_mode:
+                        installers[DcgmExporter.name].request_restart()
                     self._apply(plan, installers[name])
                     installed = installed or _installs_packages(plan.steps) and not self.check_mode
             if not self.check_mode and any(plan.steps for plan in plans.values()):
@@ -282,13 +284,16 @@ def _installs_packages(steps: t.Sequence[Step]) -> bool:
     return any(step.action == INSTALL for step in steps)
 
 
-def _restart_exporter(plans: t.Mapping[str, ComponentPlan], services: t.Mapping[str, Service]) -> None:
-    """Adds the restart of a running exporter if DCGM is restarted: the exporter ends at its next request otherwise."""
+def _restart_exporter(plans: t.Mapping[str, ComponentPlan], services: t.Mapping[str, Service]) -> bool:
+    """Adds the restart of a running exporter if DCGM is restarted: the exporter ends at its next request otherwise.
+    Returns whether DCGM's restart requires one."""
     engine, exporter = plans.get(Dcgm.name), plans.get(DcgmExporter.name)
-    if engine and exporter and services[DcgmExporter.name].state == "active" and any(
-            step.action == RESTART for step in engine.steps) and not any(
-            step.action in _STARTS for step in exporter.steps):
+    if not engine or not exporter or services[DcgmExporter.name].state != "active" or not any(
+            step.action == RESTART for step in engine.steps):
+        return False
+    if not any(step.action in _STARTS for step in exporter.steps):
         exporter.steps.append(Step(RESTART, DcgmExporter.unit, "DCGM is restarted"))
+    return True
 
 
 def _diff(name: str, steps: t.Sequence[Step]) -> list[dict[str, str]]:

@@ -298,9 +298,48 @@ def test_a_restart_of_dcgm_is_one_of_its_exporter(engine: str, state: str, own: 
     plans = {"dcgm": manage.ComponentPlan([Step(engine, "x")]),
              "dcgm_exporter": manage.ComponentPlan([Step(one, DcgmExporter.unit) for one in own])}
     services = {"dcgm": Service("active", "enabled"), "dcgm_exporter": Service(state, "enabled")}
-    manage._restart_exporter(plans, services)
+    restarts = manage._restart_exporter(plans, services)
+    assert restarts == (more or bool(own))
     assert [step.reason for step in plans["dcgm_exporter"].steps[len(own):]] == ["DCGM is restarted"] * more
     manage._restart_exporter({"dcgm": plans["dcgm"]}, services)
+
+
+def test_a_killed_run_still_owes_the_exporter_its_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The restart of DCGM is complete, and the next run plans nothing for it."""
+    path, text, killed, calls = str(tmp_path / "x.conf"), [b"1"], [False], list[str]()
+    (tmp_path / "x.conf").touch()
+
+    def systemctl(argv: t.Sequence[str], **_options: t.Any) -> Completed:
+        calls.append(" ".join(argv[1:3]))
+        if killed[0] and calls[-1] == f"restart {DcgmExporter.unit}":
+            raise KeyboardInterrupt
+        return Completed(tuple(argv), 0, "LoadState=loaded\nActiveState=active\nUnitFileState=enabled\n", "")
+
+    def wanted(_self: Software, _components: object, _state: object) -> dict[str, Desired]:
+        return {"dcgm": Desired(files={path: text[0]}, unit=Dcgm.unit),
+                "dcgm_exporter": Desired(unit=DcgmExporter.unit)}
+
+    running = {name: Service("active", "enabled") for name in ("dcgm", "dcgm_exporter")}
+    monkeypatch.setattr(Software, "_desired", wanted)
+    monkeypatch.setattr(Software, "_manager", lambda _self: None)
+    monkeypatch.setattr(Software, "_services", lambda _self, _components: running)
+    monkeypatch.setattr(Software, "_driver_problem", lambda _self: "")
+
+    def run(check: bool = False) -> dict[str, list[str]]:
+        software = Software({"dcgm": {}, "dcgm_exporter": {}}, None, None, check, systemctl, Root(),
+                            str(tmp_path / "state" / "journal"))
+        parts = software.present()["components"]
+        return {name: [f"{step['action']}: {step['reason']}" for step in part["plan"]] for name, part in parts.items()}
+
+    run()
+    text[0], killed[0] = b"2", True
+    run(check=True)
+    with pytest.raises(KeyboardInterrupt):
+        run()
+    assert f"restart {Dcgm.unit}" in calls
+    killed[0] = False
+    assert run() == {"dcgm": [], "dcgm_exporter": ["restart service: an earlier run has not restarted it"]}
+    assert run() == {"dcgm": [], "dcgm_exporter": []}
 
 
 def test_files_and_service_come_and_go(tmp_path: Path) -> None:
