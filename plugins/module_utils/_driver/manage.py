@@ -43,7 +43,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.rollback imp
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.runfile import installation_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.services import RESUME_CLIENT, Services, paused
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.signing import ENROL, IMPORT, Signing, mok_state
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import Spec
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import INSTALLS_ONLY, Spec, is_set
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import (
     DriverState,
     read_driver_state,
@@ -75,11 +75,6 @@ CONCERN = "driver"
 PARTS: t.Tuple[t.Type[Part], ...] = (
     KernelHold, Signing, Nouveau, ModuleParameters, Build, Prebuilt, Modules, GpuDirect, NextKernel, Fabric,
     FabricSettings, DeviceNodes, Licence, Files, Services, CdiRefresh)
-
-
-# Options that have no effect on a driver that is only verified.
-_IGNORED = ("installation", "imex_nodes", "fabric_manager_settings", "peermem", "gds", "gdrcopy", "module_parameters",
-            "hold_kernel", "licence")
 
 
 class NotWorking(HostError):
@@ -272,7 +267,7 @@ class Driver:
     def adopted(self) -> Result:
         """Verifies a driver that this collection has not installed, and changes nothing. Raises HostError if the driver
         does not work as desired."""
-        ignored = [name for name in _IGNORED if (getattr(self.spec, name) or "auto") != "auto"]
+        ignored = [name for name in INSTALLS_ONLY if is_set(getattr(self.spec, name))]
         if ignored:
             self.warnings.append(f"{', '.join(ignored)}: no effect with state adopted, which only verifies the driver.")
         now = self._read()

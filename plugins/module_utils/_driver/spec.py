@@ -19,6 +19,15 @@ _LAST_PROPRIETARY = 619
 # The first release of NVIDIA/open-gpu-kernel-modules.
 _FIRST_OPEN = 515
 
+# The options that have no effect on a driver that is only verified, each with its variable of the role.
+INSTALLS_ONLY: t.Dict[str, str] = {
+    "kernel_module_type": "driver_kernel_module_type", "source": "driver_source", "installation": "driver_installation",
+    "repository": "driver_repository_url", "runfile": "driver_runfile_src", "imex_nodes": "driver_imex_nodes",
+    "fabric_manager_settings": "driver_fabric_manager_settings", "peermem": "driver_peermem", "gds": "driver_gds",
+    "gdrcopy": "driver_gdrcopy", "module_parameters": "driver_module_parameters",
+    "module_signing": "driver_signing_key", "hold_kernel": "driver_hold_kernel", "licence": "driver_licence_token",
+}
+
 
 class LicenceOptions(t.TypedDict, total=False):
     """The option C(licence)."""
@@ -87,6 +96,13 @@ class Spec:
     def wanted(self) -> str:
         """The desired version or branch as text for messages."""
         return self.version or (f"branch {self.branch}" if self.branch else "any version")
+
+
+def is_set(value: object) -> bool:
+    """Whether the value of an option or variable is not its default."""
+    if isinstance(value, t.Mapping):
+        return any(inner is not None for inner in value.values())
+    return value not in (None, "", "auto", False, [], ())
 
 
 def branch_of(version: str) -> int:

@@ -16,7 +16,7 @@ from dataclasses import replace
 from ansible_collections.gpuops.nvidia.plugins.module_utils import _proxy
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver import fabric_settings
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.services import wanted_units
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import Spec
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import INSTALLS_ONLY, Spec, is_set
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import LOAD_ORDER
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.package_names import is_driver
@@ -254,16 +254,14 @@ def _extra_module_notes(inputs: PlanInputs, variables: HostVars) -> list[str]:
             "here."] if named else []
 
 
-# Variables that have no effect on a driver that is only verified. Those of additional modules have a note of their own.
-_IGNORED = ("driver_kernel_module_type", "driver_source", "driver_installation", "driver_repository_url",
-            "driver_runfile_src", "driver_imex_nodes", "driver_fabric_manager_settings", "driver_module_parameters",
-            "driver_signing_key", "driver_licence_token")
+# Additional modules have a note of their own, and booleans can be text.
+_IGNORED = [name for option, name in INSTALLS_ONLY.items() if option not in (*EXTRAS, "hold_kernel")]
 
 
 def _ignored_notes(host: component.Host) -> list[str]:
     """A note if the host sets variables that have no effect, because this collection does not manage the driver here.
     Raises Refused for a value that is not allowed."""
-    named = [name for name in _IGNORED if host.variables.get(name) not in (None, "", "auto", False, [], {})]
+    named = [name for name in _IGNORED if is_set(host.variables.get(name))]
     named += ["driver_hold_kernel"] if host.boolean_variable("driver_hold_kernel", False) else []
     named += ["driver_state: rolled_back"] if host.variables.get("driver_state") == "rolled_back" else []
     return [f"{', '.join(named)}: no effect, because this collection does not manage the driver here."] if named else []

@@ -519,10 +519,12 @@ def test_an_adopted_driver_that_does_not_work_is_explained(model: Model) -> None
 
 def test_options_without_effect_on_an_adopted_driver_are_named(model: Model) -> None:
     model.begin(NEW)
-    spec = Spec(hold_kernel=True, fabric_manager_settings={"FABRIC_MODE": 1}, imex_nodes=[], module_parameters={})
+    spec = Spec(hold_kernel=True, fabric_manager_settings={"FABRIC_MODE": 0}, imex_nodes=[], module_parameters={},
+                source="runfile", runfile={"src": "/a.run"}, repository=t.cast(t.Any, {"url": None}))
     result = Driver(spec, "never", False, model.run, Root(str(model.folder))).adopted()
     assert result["warnings"] == [
-        "fabric_manager_settings, hold_kernel: no effect with state adopted, which only verifies the driver."]
+        "source, runfile, fabric_manager_settings, hold_kernel: no effect with state adopted, which only verifies the "
+        "driver."]
     assert "warnings" not in Driver(Spec(), "never", False, model.run, Root(str(model.folder))).adopted()
 
 
