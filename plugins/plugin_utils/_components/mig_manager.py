@@ -139,12 +139,13 @@ def cluster_plan(context: component.Context, shared: component.PresentPlan) -> M
     because resource definitions before 26.3 add the name default-mig-parted-config to each ClusterPolicy.
 
     Raises Refused for an unknown default layout, and for arguments that allow reboots of Nodes if gpu_disruption does
-    not. Raises Refusals for ConfigMaps that do not exist.
+    not, and for invalid layouts in a ConfigMap. Raises Refusals for ConfigMaps that do not exist.
     """
     gone = [one for section in (config_maps.LAYOUTS, config_maps.CLIENTS)
             for one in config_maps.missing(context.policy, section, context.facts, context.namespace)]
     if gone:
         raise Refusals(gone)
+    config_maps.Seen(context.namespace, (context.facts or {}).get("config_maps", {})).layouts(context.policy)
     env = component.limit_by_level(context, "migManager.env", shared["env"], {"WITH_REBOOT": "reboot"})
     if not allows(context.disruption, "reboot") and _asks_for_reboots(shared["args"], env):
         raise Refused("migManager.args lets the MIG manager reboot Nodes, by itself or by a variable of "

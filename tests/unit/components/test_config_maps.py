@@ -77,6 +77,14 @@ def test_a_default_layout_that_the_config_map_lacks() -> None:
     plan(policy, cluster(layouts={"config.yaml": LAYOUTS.replace("half", "all-disabled")}))
 
 
+@pytest.mark.parametrize(("text", "told"), [
+    ("a: [b", "ConfigMap 'layouts' in namespace ours, config.yaml"),
+    (LAYOUTS.replace("false", "maybe"), "config.yaml, mig-configs.half[0].mig-enabled: 'maybe' is not true or false")])
+def test_layouts_that_are_invalid(text: str, told: str) -> None:
+    one, = refusals(NAMES, cluster(layouts={"config.yaml": text}))
+    assert told in one
+
+
 @pytest.mark.parametrize(("section", "key"), [("migManager", "config.yaml"), ("dcgmExporter", "dcgm-metrics.csv")])
 def test_values_that_create_a_config_map_without_the_key(section: str, key: str) -> None:
     given = {section: {"config": {"name": "n", "create": True, "data": {"other": "x"}}}}
