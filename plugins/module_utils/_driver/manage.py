@@ -278,7 +278,9 @@ class Driver:
         reasons = list(dict.fromkeys(reasons)) + self._ask_smi(now.loaded)
         if reasons:
             error = HostError(f"The driver does not work as desired: {'; '.join(reasons)}.",
-                              "Repair it with the tools that have installed it, or use state present.", reasons=reasons)
+                              "Repair it with the tools that have installed it. To let this collection install it, set "
+                              "driver_state: present, and driver.enabled: true if the policy disables it.",
+                              reasons=reasons)
             explain_error(error, self.run, 0)
             raise error
         return self._result(now, now, [], [], [], now.loaded)

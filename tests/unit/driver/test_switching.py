@@ -515,6 +515,7 @@ def test_an_adopted_driver_that_does_not_work_is_explained(model: Model) -> None
     with pytest.raises(GpuopsError) as caught:
         Driver(Spec(), "never", False, model.run, Root(str(model.folder))).adopted()
     assert "and the libraries have different versions" in caught.value.message
+    assert "set driver_state: present, and driver.enabled: true if the policy" in caught.value.hint
 
 
 def test_options_without_effect_on_an_adopted_driver_are_named(model: Model) -> None:
