@@ -56,8 +56,8 @@ def resolve(policy: Policy, release: Release, facts: t.Mapping[str, HostFacts | 
 
     facts: the facts by host, None for hosts without facts, which are omitted with a note; overrides: the role variables
     in the inventory, by host; strict: whether one rejected host causes the rejection of all; seen: the ConfigMaps in
-    the cluster, None for none. Raises PolicyError with
-    the refusals of all hosts if strict is true and a host is rejected, or if no host remains.
+    the cluster, None for none. Raises PolicyError with the refusals of all hosts if strict is true and a host is
+    rejected, or if no host remains.
     """
     check_level(disruption)
     places = components.placements(placement)
