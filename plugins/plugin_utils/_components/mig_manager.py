@@ -12,7 +12,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import Input
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.mig_boot import UNIT
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import allows
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import component, mig_layouts
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.facts import Gpu, HostFacts
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.facts import NO_CLUSTER, Gpu, HostFacts
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import Change, Refusals, Refused
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import version_key
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Data
@@ -145,7 +145,7 @@ def cluster_plan(context: component.Context, shared: component.PresentPlan) -> M
             for one in config_maps.missing(context.policy, section, context.facts, context.namespace)]
     if gone:
         raise Refusals(gone)
-    config_maps.Seen(context.namespace, (context.facts or {}).get("config_maps", {})).layouts(context.policy)
+    config_maps.Seen(context.namespace, (context.facts or NO_CLUSTER).get("config_maps", {})).layouts(context.policy)
     env = component.limit_by_level(context, "migManager.env", shared["env"], {"WITH_REBOOT": "reboot"})
     if not allows(context.disruption, "reboot") and _asks_for_reboots(shared["args"], env):
         raise Refused("migManager.args lets the MIG manager reboot Nodes, by itself or by a variable of "
