@@ -84,7 +84,7 @@ def test_driver_and_holders(driven: Host) -> None:
     assert driver["dkms"] == [{"name": "nvidia", "version": driver["loaded"], "kernel": kernel, "state": "installed"}]
     assert driver["services"]["nvidia-persistenced.service"]["state"] == "active"
     assert driver["services"]["nvidia-fabricmanager.service"] == {"state": "absent", "enabled": ""}
-    assert found["journals"] == {"brought": [], "faults": []}
+    assert found["journals"] == {"brought": [], "faults": [], "former_driver": None}
     owners = {client["name"]: (client["unit"], client["container"]) for client in found["clients"]
               if client["gpu"] in [gpu["pci"] for gpu in found["gpus"][:1]]}
     assert owners == {"sleep": ("training.service", None),
