@@ -125,10 +125,10 @@ def paths(variables: t.Mapping[str, str], with_default: bool) -> list[str]:
 
 def rootless_text(variables: t.Mapping[str, str]) -> bytes:
     """The content of ROOTLESS_FILE. The folders must exist before the Docker of a user is started, also at boot."""
-    spec = path_of("gpu", variables)
+    (link, spec), = rootless_links(variables).items()
     return (f"# Written by gpuops.nvidia: a rootless Docker finds the CDI specification in this folder.\n"
             f"d /run/cdi 0755 root root -\nd {ROOTLESS[4:]} 0755 root root -\n"
-            f"L+ {ROOTLESS[4:]}/nvidia{spec[spec.rindex('.'):]} - - - - {spec}\n").encode()
+            f"L+ {link[4:]} - - - - {spec}\n").encode()
 
 
 def rootless_links(variables: t.Mapping[str, str]) -> dict[str, str]:

@@ -14,6 +14,7 @@ import typing as t
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import nearest
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import components
 
+# inventory_dir is a variable of Ansible, to which relative paths of users refer.
 NAMES = frozenset({
     "container_toolkit_cdi", "container_toolkit_cdi_management", "container_toolkit_config_path",
     "container_toolkit_disruption", "container_toolkit_drop_in_path", "container_toolkit_mode",

@@ -116,6 +116,22 @@ def is_operators(owner: Live) -> bool:
             and str(owner.get("apiVersion", "")).startswith("nvidia.com/"))
 
 
+def controller_of(live: Live) -> Live:
+    """The owner reference to the controller of an object, such as the DaemonSet of a pod; empty without a controller.
+    """
+    return next((owner for owner in live["metadata"].get("ownerReferences") or () if owner.get("controller")), {})
+
+
+def controller_uid(live: Live) -> str:
+    """The UID of the controller of an object; empty without a controller."""
+    return str(controller_of(live).get("uid", ""))
+
+
+def label_selector(labels: t.Mapping[str, str]) -> str:
+    """The selector of the objects that have all these labels, as list requests take it."""
+    return ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
+
+
 def is_ours(live: Live) -> bool:
     """Whether a current object is owned: it has the managed-by label or, if the label was removed, the field manager.
     """

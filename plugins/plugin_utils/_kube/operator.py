@@ -12,6 +12,7 @@ import re
 import typing as t
 from dataclasses import dataclass, field
 
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import upgrades
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.wording import counted, some_of
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import kinds, objects
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.changes import Change
@@ -23,12 +24,11 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import
 REPLICAS = "gpuops.nvidia/replicas"
 # The operator updates a DaemonSet only if the hash of the rendered manifest differs from this annotation.
 HASH = "nvidia.com/last-applied-hash"
-UPGRADE_STATE = "nvidia.com/gpu-driver-upgrade-state"
 
 _NAMED = 12  # the maximum number of Nodes that a message names
 _NAME = "gpu-operator"  # the name of the Deployment, and in the chart the value of its label app
 # The states of a driver upgrade in which the operator has not started to change a Node, or has finished.
-_AT_REST = ("", "upgrade-required", "upgrade-done", "upgrade-failed")
+_AT_REST = ("", upgrades.REQUIRED, upgrades.DONE, upgrades.FAILED)
 # Maps a label or annotation of a Deployment to the tool that would scale the Deployment up again, and to the remedy.
 _KEEPERS = {
     "olm.owner": ("the Operator Lifecycle Manager", "Delete the operator's Subscription, then its "
@@ -120,7 +120,7 @@ def refuse(found: Operator) -> None:
                     f"{remedy.format(value=marks[key])} Then run again. Nothing has been changed.", verb="plan",
                     object=label, reason="Owned")
     busy = {node["metadata"]["name"]: state for node in found.nodes
-            if (state := (node["metadata"].get("labels") or {}).get(UPGRADE_STATE, "")) not in _AT_REST}
+            if (state := (node["metadata"].get("labels") or {}).get(upgrades.STATE, "")) not in _AT_REST}
     if busy and found.running:
         # The label of one Node is enough to refuse, although the Node may have forged it: if the operator is stopped
         # during an upgrade, the Node stays cordoned. To wait or to remove a label is the smaller harm.
@@ -129,11 +129,11 @@ def refuse(found: Operator) -> None:
         raise ClusterError(
             f"The operator is upgrading the driver of {counted(len(busy), 'Node')}: {upgrading}. If the operator were "
             "stopped now, these Nodes would stay cordoned.",
-            f"Wait until the label {UPGRADE_STATE} of these Nodes is upgrade-done, or set "
+            f"Wait until the label {upgrades.STATE} of these Nodes is upgrade-done, or set "
             "driver.upgradePolicy.autoUpgrade to false in the ClusterPolicy and uncordon the Nodes. If the "
             "label of a Node without an upgrade appears again after its removal, the Node itself may write it: remove "
             "the Node from the cluster. Nothing has been changed. To remove the label of a Node on which no upgrade "
-            f"runs: kubectl label node {name} {UPGRADE_STATE}-", verb="plan",
+            f"runs: kubectl label node {name} {upgrades.STATE}-", verb="plan",
             object=f"Node {name}", reason="Busy", nodes=busy)
 
 

@@ -29,6 +29,7 @@ _VERBS: t.Mapping[str, t.Sequence[str]] = {"create": ("create", "patch"), "delet
                                            "replace": ("delete", "create", "patch")}
 _NODE = kinds.find("v1", "Node")
 LABEL_NODES: Right = ("patch", _NODE, "")
+EVICT_PODS: Right = ("create", kinds.Kind("v1", "Eviction", "pods/eviction", True, 0), "")
 _LISTED = (("v1", "Node"), ("v1", "Pod"), ("v1", "Event"), ("apps/v1", "ControllerRevision"),
            ("nvidia.com/v1", "ClusterPolicy"))
 _READ = (("apiextensions.k8s.io/v1", "CustomResourceDefinition"), ("v1", "Node"), ("v1", "Pod"),

@@ -9,7 +9,7 @@ import re
 import typing as t
 from dataclasses import dataclass
 
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import COMPONENT, Live, Object
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import COMPONENT, Live, Object, label_selector
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Workload:
     @property
     def selector(self) -> str:
         """The label selector of the pods, as the API server expects it."""
-        return ",".join(f"{key}={value}" for key, value in sorted(self.labels.items()))
+        return label_selector(self.labels)
 
 
 def workload(item: Live) -> Workload:

@@ -9,7 +9,7 @@ import ipaddress
 import re
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.label_keys import MIG_CONFIG
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.label_keys import MIG_CONFIG, UPGRADE_STATE
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.printable import printable_data
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.cluster_nodes import has_gpu
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import Live
@@ -150,7 +150,7 @@ def describe(node: Live) -> Facts:
         "cuda": labels.get("nvidia.com/cuda.runtime-version.full") or None,
         "mig": {"capable": deploy_labels.mig_capable(labels), "strategy": labels.get("nvidia.com/mig.strategy") or None,
                 "config": labels.get(MIG_CONFIG) or None, "state": labels.get(f"{MIG_CONFIG}.state") or None},
-        "upgrade_state": labels.get("nvidia.com/gpu-driver-upgrade-state") or None,
+        "upgrade_state": labels.get(UPGRADE_STATE) or None,
         "resources": offered, "taints": [taint["key"] for taint in spec.get("taints") or ()],
         "ready": ready, "schedulable": schedulable, "labels": labels,
         "os_image": info.get("osImage") or None, "kernel": info.get("kernelVersion") or None,

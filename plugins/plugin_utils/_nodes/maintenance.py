@@ -29,8 +29,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._result import (
     outcome,
     plan_diff,
 )
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import facts
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.label_keys import DEPLOY, UPGRADE_STATE, Labels
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import facts, upgrades
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.label_keys import DEPLOY, Labels
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.printable import printable
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
@@ -58,7 +58,7 @@ REASON = "gpuops.nvidia/maintenance-failed"
 # OTHERS if other work has cordoned the Node before. A component stays listed until its removal has succeeded.
 REMOVING = "gpuops.nvidia/removing"
 OTHERS = "others"
-_UPGRADE_ENDED = ("", "unknown", "upgrade-done", "upgrade-failed")
+_UPGRADE_ENDED = ("", "unknown", upgrades.DONE, upgrades.FAILED)
 _KEPT = 1000  # the maximum number of characters of a reason
 _PAUSE = 1.0  # seconds between two requests
 
@@ -297,9 +297,9 @@ class Maintenance:
         return replace(one, labels={**one.labels, **seen})
 
     def _refuse_upgrade(self, one: NodeState) -> None:
-        state = one.labels.get(UPGRADE_STATE, "")
+        state = one.labels.get(upgrades.STATE, "")
         if state not in _UPGRADE_ENDED and not self._request.upgrades:
-            raise ClusterError(f"A driver upgrade is in progress on Node {one.name} ({UPGRADE_STATE}={state}).",
+            raise ClusterError(f"A driver upgrade is in progress on Node {one.name} ({upgrades.STATE}={state}).",
                                "Wait until it has ended. If it was abandoned, run the playbook upgrade, or remove the "
                                "label.", verb="patch", object=f"Node {one.name}", reason="Upgrading")
         # A change of the layout by this collection holds its Node; if the run was killed, the next run finishes it.

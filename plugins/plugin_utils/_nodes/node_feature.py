@@ -19,7 +19,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import label_k
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.label_keys import Labels
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import Live, marks
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import Live, label_selector, marks
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.refuse_operator import refuse_operator
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import deploy_labels, label_nodes
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy_labels import Change, Changes, Node, Terms
@@ -93,8 +93,8 @@ def publish(arguments: t.Mapping[str, t.Any], check_mode: bool,
 
 def _live(client: Client, names: t.Collection[str] | None) -> dict[str, Live]:
     """Maps Nodes to our objects. names: only these Nodes; None for all Nodes, including Nodes that were deleted."""
-    selector = ",".join(f"{key}={value}" for key, value in MARKS.items())
-    found = {one["metadata"]["labels"].get(NODE_LABEL, ""): one for one in client.list(API, KIND, None, selector)}
+    found = {one["metadata"]["labels"].get(NODE_LABEL, ""): one for one in client.list(
+        API, KIND, None, label_selector(MARKS))}
     return {name: one for name, one in found.items() if names is None or name in names}
 
 

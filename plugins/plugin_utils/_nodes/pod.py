@@ -9,7 +9,7 @@ import typing as t
 from dataclasses import dataclass
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import MPS_DAEMON, Live
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import MPS_DAEMON, Live, controller_of
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.status import is_gpu
 
 _MIRROR = "kubernetes.io/config.mirror"
@@ -50,7 +50,7 @@ class Pod:
         return cls(
             meta["uid"], meta["name"], meta["namespace"], spec.get("nodeName", ""),
             has_ended(one), "deletionTimestamp" in meta,
-            next((owner["kind"] for owner in owners if owner.get("controller")), ""),
+            controller_of(one).get("kind", ""),
             frozenset(owner.get("uid", "") for owner in owners), _MIRROR in (meta.get("annotations") or {}),
             (meta.get("labels") or {}).get("app") == MPS_DAEMON,
             any("emptyDir" in volume for volume in spec.get("volumes") or ()), _uses_gpu(one))

@@ -18,7 +18,13 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import operato
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.changes import Change
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import Key, Object, Wanted, label_of
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import (
+    Key,
+    Object,
+    Wanted,
+    label_of,
+    label_selector,
+)
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.operator import Operator
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import apply
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.pending_changes import advice
@@ -68,7 +74,7 @@ def wait_stopped(client: Client, found: Operator) -> None:
     for one in found.deployments:
         metadata = one["metadata"]
         name, space = metadata["name"], metadata["namespace"]
-        chosen = ",".join(f"{key}={value}" for key, value in one["spec"]["selector"].get("matchLabels", {}).items())
+        chosen = label_selector(one["spec"]["selector"].get("matchLabels", {}))
 
         def gone(name: str = name, space: str = space, selector: str = chosen) -> bool:
             # Until the controller has observed the new number of replicas, it may still replace a pod that ends.

@@ -202,7 +202,7 @@ def _wait_gone(client: Client, change: Change) -> None:
 def _wait_ended(client: Client, change: Change) -> None:
     """Waits until the pods of a Deployment have ended. Pods on a Node that does not answer are not Ready any more."""
     live = t.cast(Object, change.live)
-    selector = ",".join(f"{key}={value}" for key, value in sorted(live["spec"]["selector"]["matchLabels"].items()))
+    selector = objects.label_selector(live["spec"]["selector"]["matchLabels"])
 
     def ended() -> bool:
         pods = client.list("v1", "Pod", live["metadata"]["namespace"], label_selector=selector)

@@ -368,7 +368,7 @@ def _of_other_controllers(there: t.Mapping[objects.Key, objects.Object],
     """A sentence for each of our objects that a removal leaves because another object is now its controller."""
     found = []
     for have in there.values():
-        owner = next((one for one in have["metadata"].get("ownerReferences") or () if one.get("controller")), None)
+        owner = objects.controller_of(have)
         if owner and objects.is_ours(have) and (components is None or objects.component_of(have) in components):
             found.append(f"{objects.label_of(have)} stays: {owner['kind']} {owner['name']} is its controller by now "
                          "(metadata.ownerReferences). Delete it by hand if nothing needs it.")

@@ -41,8 +41,10 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import
     Key,
     Object,
     component_of,
+    controller_uid,
     is_ours,
     label_of,
+    label_selector,
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.status import is_ready
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import deploy_labels, drain, node
@@ -84,7 +86,6 @@ LABELS: t.Mapping[str, t.Mapping[str, str]] = {DRIVER: DRIVER_LABEL, MPS: {"app"
 # the former pod has ended there. For the MPS daemon, L(maintenance) pauses operands with another value than this one.
 GATES = {DRIVER: (deploy_labels.LABELS[DRIVER], PAUSED), MPS: (deploy_labels.LABELS[MPS], "paused-for-mps-daemon")}
 _REVISION = ("apps/v1", "ControllerRevision")
-_EVICTIONS = kinds.Kind("v1", "Eviction", "pods/eviction", True, 0)
 
 Pod = Object
 
@@ -136,10 +137,10 @@ class Search:
         looks = [(*one, *kind) for one in self.places for kind in (("v1", "Pod"), _REVISION)[:2 if one[0] else 1]]
         answers = without_errors(client.many(lambda one: client.list(one[3], one[4], one[0] or None, one[2]), looks))
         pods = {pod["metadata"]["uid"]: (look[1], pod) for look, answer in zip(looks, answers) for pod in answer
-                if look[4] == "Pod" and (look[0] or _controller(pod) and (look[1], pod["spec"].get("nodeName"))
+                if look[4] == "Pod" and (look[0] or controller_uid(pod) and (look[1], pod["spec"].get("nodeName"))
                                          in self.leaving)}
         nodes = {str(one["metadata"]["name"]): one for one in client.list("v1", "Node", metadata_only=True)}
-        ours = [pod for _component, pod in pods.values() if _controller(pod) in {"", *self.sets}]
+        ours = [pod for _component, pod in pods.values() if controller_uid(pod) in {"", *self.sets}]
         if self.successors and ours:
             nodes = {str(one["metadata"]["name"]): one for one in client.list("v1", "Node")}
         found = Found({name: [] for name, one in sorted(nodes.items())
@@ -147,9 +148,9 @@ class Search:
                            unfinished(one) & self.components or is_paused(one, self.coming(name)))},
                       nodes=nodes, search=self, revisions=[
                           one for look, answer in zip(looks, answers) for one in answer
-                          if look[4] != "Pod" and _controller(one) in {"", *self.sets}])
+                          if look[4] != "Pod" and controller_uid(one) in {"", *self.sets}])
         for component, pod in sorted(pods.values(), key=lambda one: (not _is_mps(one[1]), label_of(one[1]))):
-            owner = _controller(pod)
+            owner = controller_uid(pod)
             name = pod["spec"].get("nodeName")
             waits = self.back and not owner and component == MPS and name in nodes and is_paused(nodes[name], [MPS])
             if (component, name) not in self.leaving and (owner and owner not in self.sets or name in nodes and keeps(
@@ -202,11 +203,11 @@ def find(client: Client, live: t.Mapping[Key, Object], components: t.Collection[
     sets = [one for one in live.values() if one["metadata"]["uid"] in going or is_ours(one) and serves_gpu_clients(one)
             and (components is None or component_of(one) in components)]
     ending = frozenset(LABELS if components is None else LABELS.keys() & set(components))
-    places = {(space, component, _selector(LABELS[component])) for space in spaces
+    places = {(space, component, label_selector(LABELS[component])) for space in spaces
               for component in (ending if successors is None else ending | set(over))}
     places |= {(one["metadata"]["namespace"], MPS if one["metadata"]["name"] == MPS_DAEMON else DRIVER,
-                _selector(one["spec"]["selector"]["matchLabels"])) for one in sets}
-    places |= {("", component, _selector(LABELS[component])) for component, _name in leaving}
+                label_selector(one["spec"]["selector"]["matchLabels"])) for one in sets}
+    places |= {("", component, label_selector(LABELS[component])) for component, _name in leaving}
     return Search(ending | set(over), frozenset(one["metadata"]["uid"] for one in sets), sorted(places),
                   frozenset(over), successors or (), leaving=frozenset(leaving), back=back).find(client)
 
@@ -226,7 +227,7 @@ def only_to_put_back(found: Found) -> Found:
 
 def only_leaving(found: Found) -> Found:
     """Like L(only_to_put_back), with the pods that end because of a label although their DaemonSets stay."""
-    pods = {name: [pod for pod in group if (_component(pod), name) in found.search.leaving and _controller(pod)]
+    pods = {name: [pod for pod in group if (_component(pod), name) in found.search.leaving and controller_uid(pod)]
             for name, group in found.pods.items()}
     places = [one for one in found.search.places if not one[0]]
     return Found({name: group for name, group in pods.items() if group or not found.pods[name]}, nodes=found.nodes,
@@ -253,18 +254,14 @@ def is_paused(node: Object, components: t.Iterable[str] = (*GATES,)) -> bool:
 def ending_on(client: Client, name: str) -> list[Pod]:
     """The driver and MPS pods of a Node that were deleted and have not ended yet. name: the Node."""
     answers = without_errors(client.many(lambda labels: client.list(
-        "v1", "Pod", label_selector=_selector(labels), field_selector=f"spec.nodeName={name}"), LABELS.values()))
+        "v1", "Pod", label_selector=label_selector(labels), field_selector=f"spec.nodeName={name}"), LABELS.values()))
     return [pod for pods in answers for pod in pods if "deletionTimestamp" in pod["metadata"]]
 
 
 def uids_without_owner(found: Found) -> list[str]:
     """The uids of pods and revisions that a killed run has left behind. They are ours although they have no owner."""
-    left = [*(pod for _component, pod in found.orphans), *(one for one in found.revisions if not _controller(one))]
+    left = [*(pod for _component, pod in found.orphans), *(one for one in found.revisions if not controller_uid(one))]
     return [one["metadata"]["uid"] for one in left]
-
-
-def _selector(labels: t.Mapping[str, str]) -> str:
-    return ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
 
 
 def _component(pod: Pod) -> str:
@@ -274,11 +271,6 @@ def _component(pod: Pod) -> str:
 def _is_mps(pod: Pod) -> bool:
     """Whether a pod is an MPS daemon, which uses the GPUs and therefore must end before the driver."""
     return (pod["metadata"].get("labels") or {}).get("app") == MPS_DAEMON
-
-
-def _controller(pod: Pod) -> str:
-    owners = pod["metadata"].get("ownerReferences") or ()
-    return next((str(owner["uid"]) for owner in owners if owner.get("controller")), "")
 
 
 class NodeByNode:
@@ -309,7 +301,7 @@ class NodeByNode:
         search = self._found.search
         for name in self._found.pods if names is None else names:
             for pod in self._found.pods[name]:
-                if _component(pod) in search.over and (not _controller(pod) or _controller(pod) in search.sets):
+                if _component(pod) in search.over and (not controller_uid(pod) or controller_uid(pod) in search.sets):
                     found.setdefault((_component(pod), name), []).append(pod)
         return found
 
@@ -332,7 +324,7 @@ class NodeByNode:
                   for space in sorted({one["metadata"]["namespace"] for one in found.revisions})),
                 *(("patch", kinds.find("v1", "Pod"), space) for space in (spaces if self._former() else ())),
                 *([rights.LABEL_NODES] if found.pods else []),
-                *([("create", _EVICTIONS, "")] if any(found.pods.values()) else [])]
+                *([rights.EVICT_PODS] if any(found.pods.values()) else [])]
 
     def preview(self) -> tuple[list[Step], list[str]]:
         """(the steps, sentences about pods that use a GPU and stay). L(foreseen) names the Nodes that are skipped."""
@@ -549,9 +541,9 @@ class NodeByNode:
         limit = max([self._terms.timeout, *map(time_to_start, coming)])
         end = time.monotonic() + limit
         while True:
-            pods = [pod for pod in self._client.list("v1", "Pod", label_selector=_selector(LABELS[component]),
+            pods = [pod for pod in self._client.list("v1", "Pod", label_selector=label_selector(LABELS[component]),
                                                      field_selector=f"spec.nodeName={name}")
-                    if (_controller(pod) or keeps(coming, pod, one)) and "deletionTimestamp" not in pod["metadata"]]
+                    if (controller_uid(pod) or keeps(coming, pod, one)) and "deletionTimestamp" not in pod["metadata"]]
             if any(is_ready(pod) for pod in pods) or not (pods or coming):
                 return
             if time.monotonic() >= end:

@@ -84,7 +84,7 @@ def prune(client: Client, live: Live, wanted: t.Collection[Key], components: t.C
         component = objects.component_of(have)
         if (key in wanted or key[1] == "Namespace" or not objects.is_ours(have) or _is_going(have)
                 or not (components is None or component in components)
-                or any(owner.get("controller") for owner in have["metadata"].get("ownerReferences") or [])):
+                or objects.controller_of(have)):
             continue
         gone.append(Change("delete", kinds.find(key[0], key[1]), component, None, _whole(client, have)))
     shared = _shared_groups(client, live, [one.live for one in gone if _is_definition(one.live)])

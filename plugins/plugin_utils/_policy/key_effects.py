@@ -38,8 +38,7 @@ _OF_DRIVER = ("driver", *translate.BESIDE_DRIVER)
 @dataclass(frozen=True)
 class KeyEffect:
     """What a run does with a key in a placement. kind: one of L(KINDS), as C(key_effects.yml) explains them; text: its
-    text there; before: the release before which C(noted) is
-    C(note)."""
+    text there; before: the release before which C(noted) is C(note)."""
 
     kind: str
     text: str
@@ -123,8 +122,7 @@ def notes(policy: Policy, release: Release, placement: str, places: t.Mapping[st
         effect = of_key(path, placement)
         if replacing and replaced:
             text = replacing
-        elif effect.kind == "note" or _is_older(
-                policy, release, effect, path):
+        elif effect.kind == "note" or _is_older(policy, release, effect, path):
             text = effect.text
         else:
             continue

@@ -229,6 +229,11 @@ def unwanted_parts(journal: Journal, options: Options, default: Value) -> set[st
     return {part for part in unwanted if part != default}
 
 
+def parts_without(unwanted: set[str], journal: Journal, options: Options) -> list[str]:
+    """The parts that are set after a run that has removed the unwanted ones."""
+    return sorted({*options.parts, *(journal.parts - unwanted)})
+
+
 def check_name(journal: Journal, options: Options, declared: t.Mapping[str, Value], path: str) -> None:
     """Raises InputError if the name of the NVIDIA runtime belongs to another runtime.
 

@@ -56,7 +56,7 @@ class Containerd(base.Runtime):
         drop_in = options.drop_in_path or DROP_IN
         if _major_version(state) == 1:
             unwanted = base.unwanted_parts(journal, options, default)
-            proposal.parts = sorted({*options.parts, *(journal.parts - unwanted)})
+            proposal.parts = base.parts_without(unwanted, journal, options)
             changed = _edit_main_file(current, values, unwanted, proposal)
         else:
             changed = _add_drop_in(current, values, drop_in, proposal)

@@ -75,7 +75,7 @@ class Docker(base.Runtime):
                                  classes={*RUNTIME_CLASSES, *journal.classes, *options.classes})
         base.check_name(journal, options, _programs(before, flags), path)
         unwanted = base.unwanted_parts(journal, options, default)
-        proposal.parts = sorted({*options.parts, *(journal.parts - unwanted)})
+        proposal.parts = base.parts_without(unwanted, journal, options)
         if path in journal.files:
             _remove_parts(document, state, Document(journal.before(path), path).data, unwanted)
         for member, value in _desired(state, before, flags, options, proposal, unwanted).items():

@@ -53,7 +53,7 @@ class Microk8s(base.Runtime):
         values = {key: value for key, value in cri.desired(table, options, former).items()
                   if lookup(data, plugin_path(plugin, key)) != value}
         unwanted = base.unwanted_parts(journal, options, lookup(table, cri.DEFAULT))
-        proposal.parts = sorted({*options.parts, *(journal.parts - unwanted)})
+        proposal.parts = base.parts_without(unwanted, journal, options)
         rest = cri.without_parts(text, path, journal, unwanted)
         if values or rest != text:
             document = Document(rest, path)

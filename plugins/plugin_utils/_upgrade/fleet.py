@@ -8,10 +8,18 @@ from __future__ import annotations
 import typing as t
 from dataclasses import dataclass, field
 
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import upgrades
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import objects, revisions
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import without_errors
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import Live, Object, component_of, is_ours
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import (
+    Live,
+    Object,
+    component_of,
+    controller_uid,
+    is_ours,
+    label_selector,
+)
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.status import is_ready
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.workloads import without_node_selection
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node import NodeState
@@ -20,9 +28,8 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.pending_ch
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.render import render
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.successors import runs_on
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.upgrade_policy import UpgradePolicy
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._upgrade import words
 
-SELECTOR = ",".join(f"{key}={value}" for key, value in sorted(DRIVER_LABEL.items()))
+SELECTOR = label_selector(DRIVER_LABEL)
 
 
 @dataclass(frozen=True)
@@ -69,12 +76,12 @@ class Candidate:
     @property
     def is_unfinished(self) -> bool:
         """Whether an earlier run or the operator has started the upgrade."""
-        return self.state in words.IN_PROGRESS or HELD in self.node.annotations
+        return self.state in upgrades.IN_PROGRESS or HELD in self.node.annotations
 
     @property
     def has_failed(self) -> bool:
         """Whether its last upgrade has failed."""
-        return self.state == words.FAILED
+        return self.state == upgrades.FAILED
 
 
 @dataclass(frozen=True)
@@ -104,19 +111,21 @@ def read(client: Client, cluster: t.Mapping[str, t.Any], names: t.Collection[str
         if one[1] == "DaemonSet" else client.list(*one, namespace=namespace, label_selector=SELECTOR), reads))
     drivers = [one for one in sets if is_ours(one) and component_of(one) == DRIVER
                and one["metadata"]["name"] in pools]
+    delivered = {one.manifest["metadata"]["name"]: one.manifest for one in objects.wanted(
+        {DRIVER: render(DRIVER, cluster)}) if one.kind.kind == "DaemonSet"} if check and drivers else {}
     groups: dict[str, Group] = {}
     candidates: dict[str, Candidate] = {}
     for one in drivers:
         pool = pools[one["metadata"]["name"]]
-        own = {pod["spec"].get("nodeName", ""): pod for pod in pods if _owner(pod) == one["metadata"]["uid"]}
+        own = {pod["spec"].get("nodeName", ""): pod for pod in pods if controller_uid(pod) == one["metadata"]["uid"]}
         served = {node["metadata"]["name"]: node for node in nodes
                   if node["metadata"]["name"] in own or runs_on(one, _resumed(node))}
         former = groups.get(pool["owner"])
         groups[pool["owner"]] = Group(pool["owner"], pool["upgrade"], frozenset(served).union(
             former.nodes if former else ()))
         rows = revisions.of_daemon_set(one["metadata"]["uid"], known)
-        if rows and check:
-            rows = _planned(client, cluster, one, rows)
+        if rows and one["metadata"]["name"] in delivered:
+            rows = _planned(client, delivered[one["metadata"]["name"]], one, rows)
         for name, node in served.items():
             found = _candidate(one, pool, node, own.get(name), rows) if rows else None
             if found and (not names or name in names):
@@ -125,13 +134,9 @@ def read(client: Client, cluster: t.Mapping[str, t.Any], names: t.Collection[str
     return Fleet(namespace, validator.get("state") == "present", groups, candidates)
 
 
-def _planned(client: Client, cluster: t.Mapping[str, t.Any], live: Object, rows: revisions.Revisions
-             ) -> revisions.Revisions:
-    """The revisions of a DaemonSet after its delivery."""
-    wanted = next((one.manifest for one in objects.wanted({DRIVER: render(DRIVER, cluster)})
-                   if one.kind.kind == "DaemonSet" and one.manifest["metadata"]["name"] == live["metadata"]["name"]),
-                  None)
-    template = client.apply(wanted, dry_run=True)["spec"]["template"] if wanted else live["spec"]["template"]
+def _planned(client: Client, manifest: Object, live: Object, rows: revisions.Revisions) -> revisions.Revisions:
+    """The revisions of a DaemonSet after the delivery of its manifest."""
+    template = client.apply(manifest, dry_run=True)["spec"]["template"]
     former, new = map(without_node_selection, (live["spec"]["template"], template))
     return rows if former == new else revisions.Revisions(template, frozenset())
 
@@ -140,19 +145,19 @@ def _candidate(daemon_set: Object, pool: t.Mapping[str, t.Any], node: Object, po
                rows: revisions.Revisions) -> Candidate | None:
     """A Node of a DaemonSet as a candidate, None if it needs nothing."""
     state = NodeState.read(node)
-    label = state.labels.get(words.STATE, "")
-    asked = state.annotations.get(words.REQUESTED) == "true"
-    waits = words.SAFE_LOAD in state.annotations
+    label = state.labels.get(upgrades.STATE, "")
+    asked = state.annotations.get(upgrades.REQUESTED) == "true"
+    waits = upgrades.SAFE_LOAD in state.annotations
     outdated = pod is not None and (asked or rows.is_outdated(pod))
-    if not (outdated or asked or waits or label in (*words.IN_PROGRESS, words.FAILED)):
+    if not (outdated or asked or waits or label in (*upgrades.IN_PROGRESS, upgrades.FAILED)):
         return None
     excluded = ""
-    if state.labels.get(words.SKIP) == "true":
-        excluded = f"the label {words.SKIP} excludes it"
+    if state.labels.get(upgrades.SKIP) == "true":
+        excluded = f"the label {upgrades.SKIP} excludes it"
     elif not pool["upgrade"]["automatic"]:
         excluded = "driver.upgradePolicy.autoUpgrade is false"
     return Candidate(state, daemon_set, pool["owner"], pod["metadata"]["name"] if pod and outdated else "",
-                     outdated or waits and label not in words.CORDONED, revisions.tag(pod) if pod else "",
+                     outdated or waits and label not in upgrades.CORDONED, revisions.tag(pod) if pod else "",
                      revisions.tag(rows.template), label, excluded)
 
 
@@ -166,10 +171,6 @@ def unavailable(nodes: t.Iterable[Live]) -> set[str]:
     """The Nodes that are cordoned or not Ready."""
     return {str(one["metadata"]["name"]) for one in nodes
             if (one.get("spec") or {}).get("unschedulable") or not is_ready(one)}
-
-
-def _owner(pod: Live) -> str:
-    return next((str(one["uid"]) for one in pod["metadata"].get("ownerReferences") or () if one.get("controller")), "")
 
 
 def _resumed(node: Object) -> Object:

@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Upgrades the driver pod of one Node. PRIVATE.
 
-The state of the upgrade is on the Node: in the label of the operator (L(words)), and in the labels and annotations of
-L(maintenance). Each step does nothing if it has been done already, so a run continues what a killed run, or the
+The state of the upgrade is on the Node: in the label of the operator (L(upgrades)), and in the labels and annotations
+of L(maintenance). Each step does nothing if it has been done already, so a run continues what a killed run, or the
 operator, has started.
 
 In contrast to the operator, the operands are paused before the former driver pod is deleted, so that nothing uses the
@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import PendingStep, Step, allows, level_too_low
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import upgrades
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import Object
@@ -38,7 +39,6 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node_lock imp
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.pod import has_ended
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.successors import time_to_start
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.upgrade_policy import Evictions, UpgradePolicy
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._upgrade import words
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._upgrade.fleet import Candidate, Fleet, pods_of
 
 _PAUSE = 1.0  # seconds between two requests
@@ -81,20 +81,17 @@ class NodeUpgrade:
 
     def preview(self) -> tuple[list[Step], list[PendingStep], list[drain.PodEntry]]:
         """(the steps of L(run), the pending steps, the pods that use a GPU and stay)."""
-        one = self.one
-        if not allows(self._terms.level, "idle"):
-            return [], [_replace_step(one).pending(level_too_low(self._terms.level, "idle"))], []
-        jobs = self._jobs()
-        waits = [_wait_step(name) for name in jobs]
-        if jobs and not self._evicts:
-            return [], _not_waited_for(jobs), []
-        begun = self._maintenance(check=True).started() if one.drains else Outcome(started=True)
+        forbidden = self._forbidden()
+        if forbidden:
+            return [], forbidden, []
+        waits = map(_wait_step, self._jobs() if self._evicts else ())
+        begun = self._maintenance(check=True).started() if self.one.drains else Outcome(started=True)
         if not begun.started:
             return [], list(begun.pending), list(begun.staying)
         ended = self._maintenance(check=True, begun=begun).ended()
         steps = list(begun.steps)
         at = next((index for index, step in enumerate(steps) if step.action in ("evict", "pause")), len(steps))
-        return [*steps[:at], *waits, *steps[at:], _replace_step(one), *ended.steps], [], list(begun.staying)
+        return [*steps[:at], *waits, *steps[at:], _replace_step(self.one), *ended.steps], [], list(begun.staying)
 
     def run(self) -> tuple[list[Step], list[PendingStep]]:
         """Upgrades the Node. Returns (the steps, the steps that the level or a GPU client forbids).
@@ -102,16 +99,23 @@ class NodeUpgrade:
         Raises GpuopsError. If the driver pod has not been deleted, the Node is then as before. Otherwise its operands
         run again, it stays cordoned, and its state is C(upgrade-failed).
         """
+        forbidden = self._forbidden()
+        if forbidden:
+            return [], forbidden
         begin = self._terms.clock()
-        if not allows(self._terms.level, "idle"):
-            return [], [_replace_step(self.one).pending(level_too_low(self._terms.level, "idle"))]
-        jobs = [] if self._evicts else self._jobs()
-        if jobs:
-            return [], _not_waited_for(jobs)
         try:
             return self._run()
         finally:
             self.seconds = self._terms.clock() - begin
+
+    def _forbidden(self) -> list[PendingStep]:
+        """The steps that the level forbids; empty if the upgrade may start. Below the level drain, the Node is not
+        cordoned, so new jobs would start while the upgrade waits for others."""
+        if not allows(self._terms.level, "idle"):
+            return [_replace_step(self.one).pending(level_too_low(self._terms.level, "idle"))]
+        return [] if self._evicts else [
+            _wait_step(name).pending("it has not ended; below the level 'drain' no run waits for it")
+            for name in self._jobs()]
 
     def _run(self) -> tuple[list[Step], list[PendingStep]]:
         if self.one.drains:
@@ -123,12 +127,13 @@ class NodeUpgrade:
             begun = Outcome(started=True, ready=self.one.node.ready)
         self.has_begun = True
         try:
-            self._write(words.POD_RESTART)
+            self._write(upgrades.POD_RESTART)
             self._replace_pod()
-            self._write(lambda live: NodePatch({words.STATE: words.VALIDATION}, self._now(words.VALIDATING_SINCE)))
+            self._write(lambda live: NodePatch({upgrades.STATE: upgrades.VALIDATION},
+                                               self._now(upgrades.VALIDATING_SINCE)))
             resumed = self._maintenance().resumed()
             self._validate()
-            self._write(words.UNCORDON)
+            self._write(upgrades.UNCORDON)
             ended = self._maintenance(begun=begun, mark=_finished).ended()
         except GpuopsError as error:
             self._maintenance(begun=begun, reason=error.message, mark=_failed).ended()
@@ -144,13 +149,13 @@ class NodeUpgrade:
         if not self._evicts:
             begun = self._maintenance().started()
             if begun.started:
-                self._write(words.POD_DELETION)
+                self._write(upgrades.POD_DELETION)
             return begun
         self._write(self._held)
         try:
             self._write(self._cordoned)
             jobs = self._await_jobs()
-            self._write(words.POD_DELETION)
+            self._write(upgrades.POD_DELETION)
             begun = self._emptied()
         except GpuopsError:
             self._give_back()
@@ -161,43 +166,44 @@ class NodeUpgrade:
     def _emptied(self) -> Outcome:
         """Evicts the pods that use GPUs and pauses the operands. If these pods alone cannot be evicted and the policy
         allows a drain, drains the Node. Raises GpuopsError."""
-        error: GpuopsError | None = None
-        try:
-            begun = self._maintenance().started()
-        except ClusterError as refused:
-            if refused.reason != "Refused":
-                raise
-            error = refused
-        else:
-            if not begun.failure:
-                return begun
-            error = _blocked(begun.failure, self.name, begun.blocked)
         drained = self._policy["drain"]
-        if not drained["enabled"]:
-            raise error
-        self._write(words.DRAIN)
-        selector = ",".join(filter(None, (drained["selector"], f"{words.DRAIN_SKIP}!=true")))
+        try:
+            return self._started()
+        except ClusterError as error:
+            if error.reason not in ("Refused", "Blocked") or not drained["enabled"]:
+                raise
+        self._write(upgrades.DRAIN)
+        selector = ",".join(filter(None, (drained["selector"], f"{upgrades.DRAIN_SKIP}!=true")))
         outcome = drain.Drain(self._client, replace(self._drain_request(drained, only_gpu=False), selector=selector),
                               self._tell, self._terms.clock, self._terms.sleep).drained()
-        if outcome.failure:
-            raise _blocked(outcome.failure, self.name, outcome.blocked)
+        self._refuse_blocked(outcome)
         # Pods that the selector leaves out are evicted only as podDeletion allows.
-        begun = self._maintenance().started()
-        if begun.failure:
-            raise _blocked(begun.failure, self.name, begun.blocked)
+        begun = self._started()
         return replace(begun, steps=[*outcome.steps, *begun.steps])
+
+    def _started(self) -> Outcome:
+        """Evicts the pods that use GPUs and pauses the operands. Raises GpuopsError, also if a pod is not evicted."""
+        begun = self._maintenance().started()
+        self._refuse_blocked(begun)
+        return begun
+
+    def _refuse_blocked(self, outcome: Outcome | drain.Outcome) -> None:
+        """Raises ClusterError if pods have not been evicted."""
+        if outcome.failure:
+            raise ClusterError(outcome.failure, verb="evict", object=f"Node {self.name}", reason="Blocked",
+                               blocked=list(outcome.blocked))
 
     def _give_back(self) -> None:
         """Puts the Node back as it was: into service, unless an earlier run has left it with a driver that may not
         work. The state of an upgrade that has not changed the driver is removed."""
         state, marks = self.one.state, self.one.node.annotations
-        begun = state in (words.POD_RESTART, words.VALIDATION, words.UNCORDON, words.FAILED)
+        begun = state in (upgrades.POD_RESTART, upgrades.VALIDATION, upgrades.UNCORDON, upgrades.FAILED)
         reason = marks.get(REASON, "its upgrade was interrupted") if begun and cordon.ANNOTATION in marks else ""
 
         def mark(live: NodeState) -> NodePatch:
-            kept = state if begun or state == words.DONE else None
-            keys = (words.WAITING_SINCE, *(() if begun else (words.CORDONED_BEFORE,)))
-            return NodePatch({words.STATE: kept}, dict.fromkeys(key for key in keys if key in live.annotations))
+            kept = state if begun or state == upgrades.DONE else None
+            keys = (upgrades.WAITING_SINCE, *(() if begun else (upgrades.CORDONED_BEFORE,)))
+            return NodePatch({upgrades.STATE: kept}, _without(live, *keys))
 
         self._maintenance(begun=Outcome(started=True, ready=False), reason=reason, mark=mark).ended()
 
@@ -232,19 +238,19 @@ class NodeUpgrade:
     def _held(self, live: NodeState) -> NodePatch:
         """The patch with which this run holds the Node. If the operator has cordoned it for this upgrade, the end of
         the upgrade uncordons it."""
-        begun = live.labels.get(words.STATE) in words.CORDONED
+        begun = live.labels.get(upgrades.STATE) in upgrades.CORDONED
         marks = {HELD: self._holder.text}
-        if begun and live.cordoned and cordon.before(live) is None and words.CORDONED_BEFORE not in live.annotations:
+        if begun and live.cordoned and cordon.before(live) is None and upgrades.CORDONED_BEFORE not in live.annotations:
             marks[cordon.ANNOTATION] = "false"
-        return NodePatch({} if begun else {words.STATE: words.CORDON}, marks)
+        return NodePatch({} if begun else {upgrades.STATE: upgrades.CORDON}, marks)
 
     @staticmethod
     def _cordoned(live: NodeState) -> NodePatch:
         """The patch that cordons the Node, and tells the operator if it was cordoned before."""
         patch = cordon.cordon(live)
         foreign = cordon.before(live) is None and live.cordoned
-        return NodePatch({words.STATE: words.WAIT},
-                         {**patch.annotations, **({words.CORDONED_BEFORE: "true"} if foreign else {})}, patch.spec)
+        return NodePatch({upgrades.STATE: upgrades.WAIT},
+                         {**patch.annotations, **({upgrades.CORDONED_BEFORE: "true"} if foreign else {})}, patch.spec)
 
     def _now(self, annotation: str) -> dict[str, str]:
         """An annotation with the present time, in seconds since 1970."""
@@ -266,9 +272,9 @@ class NodeUpgrade:
         if not jobs:
             return []
         self._write(lambda live: NodePatch(
-            annotations={} if words.WAITING_SINCE in live.annotations else self._now(words.WAITING_SINCE)))
+            annotations={} if upgrades.WAITING_SINCE in live.annotations else self._now(upgrades.WAITING_SINCE)))
         limit, told = self._policy["wait"]["timeout"], 0
-        begin = self._since(words.WAITING_SINCE)
+        begin = self._since(upgrades.WAITING_SINCE)
         while jobs and not (limit and self._terms.now() - begin >= limit):
             if len(jobs) != told:
                 self._tell(f"{self.name}: waits for {', '.join(jobs[:3])}{' ...' if len(jobs) > 3 else ''}")
@@ -301,8 +307,7 @@ class NodeUpgrade:
                 return
             for pod in pods:
                 self._refuse_restarts(pod)
-            self._write(lambda live: NodePatch(annotations={words.SAFE_LOAD: None}
-                                               if words.SAFE_LOAD in live.annotations else {}))
+            self._write(lambda live: NodePatch(annotations=_without(live, upgrades.SAFE_LOAD)))
             if self._terms.clock() >= end:
                 name = f"Driver pod {pods[0]['metadata']['name']} is not Ready" if pods else "No driver pod was created"
                 raise ClusterError(f"{name} {limit:g} s after the former one was deleted.", "Check its DaemonSet and "
@@ -349,40 +354,36 @@ def _wait_step(pod: str) -> Step:
     return Step("wait", f"Pod {pod}", "driver.upgradePolicy.waitForCompletion selects it", "idle")
 
 
-def _not_waited_for(jobs: t.Iterable[str]) -> list[PendingStep]:
-    """The pending steps for jobs of a Node that is not cordoned."""
-    return [_wait_step(name).pending("it has not ended; below the level 'drain' no run waits for it") for name in jobs]
-
-
 def _cordon_step(name: str) -> Step:
     """The step that cordons a Node."""
     return Step("cordon", f"Node {name}", "new pods must not start there", "drain")
 
 
-def _blocked(message: str, name: str, blocked: t.Sequence[drain.PodEntry]) -> ClusterError:
-    return ClusterError(message, verb="evict", object=f"Node {name}", reason="Blocked", blocked=list(blocked))
-
-
 def _in_state(live: NodeState, state: str | None) -> NodePatch:
     """The patch that sets the state of a Node; empty if it has this state."""
-    return NodePatch({} if live.labels.get(words.STATE) == state else {words.STATE: state})
+    return NodePatch({} if live.labels.get(upgrades.STATE) == state else {upgrades.STATE: state})
 
 
 def _finished(live: NodeState) -> NodePatch:
     """The patch that ends an upgrade."""
-    return NodePatch({words.STATE: words.DONE}, {**_listed(live), **{key: None for key in (
-        words.REQUESTED, words.CORDONED_BEFORE, words.SAFE_LOAD, words.WAITING_SINCE, words.VALIDATING_SINCE)
-        if key in live.annotations}})
+    return NodePatch({upgrades.STATE: upgrades.DONE}, {**_listed(live), **_without(
+        live, upgrades.REQUESTED, upgrades.CORDONED_BEFORE, upgrades.SAFE_LOAD, upgrades.WAITING_SINCE,
+        upgrades.VALIDATING_SINCE)})
 
 
 def _failed(live: NodeState) -> NodePatch:
     """The patch that marks an upgrade as failed."""
-    return NodePatch({words.STATE: words.FAILED}, {**_listed(live), **{
-        key: None for key in (words.WAITING_SINCE, words.VALIDATING_SINCE) if key in live.annotations}})
+    return NodePatch({upgrades.STATE: upgrades.FAILED},
+                     {**_listed(live), **_without(live, upgrades.WAITING_SINCE, upgrades.VALIDATING_SINCE)})
+
+
+def _without(live: NodeState, *annotations: str) -> dict[str, None]:
+    """The changes that remove these annotations from a Node; empty if it has none of them."""
+    return {key: None for key in annotations if key in live.annotations}
 
 
 def _listed(live: NodeState) -> dict[str, str]:
     """The annotation that lists our labels, with that of the state, so that a removal deletes it. Empty if the Node has
     no such annotation, because a removal then reads managedFields."""
     keys = live.annotations.get(ANNOTATION)
-    return {} if keys is None else {ANNOTATION: ",".join(sorted({*filter(None, keys.split(",")), words.STATE}))}
+    return {} if keys is None else {ANNOTATION: ",".join(sorted({*filter(None, keys.split(",")), upgrades.STATE}))}

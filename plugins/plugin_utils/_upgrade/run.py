@@ -36,7 +36,6 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._upgrade.slots impor
 UPGRADED, FAILED, SKIPPED, PENDING, WAITING = "upgraded", "failed", "skipped", "pending", "waiting"
 _THREADS = 64  # the maximum number of Nodes at the same time
 _NAMED = 10  # the maximum number of Nodes that a message lists with their reasons
-_EVICTIONS = kinds.Kind("v1", "Eviction", "pods/eviction", True, 0)
 
 _Done = t.Tuple[t.List[Step], t.List[PendingStep]]
 
@@ -107,13 +106,16 @@ class Upgrade:
                  tell: t.Callable[[str], None] = lambda line: None) -> None:
         self._client, self._fleet, self._terms, self._limits, self._tell = client, fleet, terms, limits, tell
         order = sorted(fleet.candidates.values(), key=self._turn)
-        self._todo = [one for one in order if not one.excluded and one.node.ready]
         self._progress = _Progress({one.name: {
             "node": one.name, "driver": one.group, "current": one.current, "desired": one.desired, "seconds": 0,
             "state": WAITING, "reason": ""} for one in order})
+        self._todo: list[Candidate] = []
         for one in order:
-            if one not in self._todo:
-                self._progress.end(one.name, SKIPPED, one.excluded or "it is not Ready")
+            reason = one.excluded or ("" if one.node.ready else "it is not Ready")
+            if reason:
+                self._progress.end(one.name, SKIPPED, reason)
+            else:
+                self._todo.append(one)
         self._room = {group.name: limits.unavailable(group) for group in fleet.groups.values()}
 
     def _turn(self, one: Candidate) -> tuple[bool, bool, bool, bool, str]:
@@ -139,12 +141,12 @@ class Upgrade:
         if self._todo:
             rights.require(self._client, [], [
                 rights.LABEL_NODES, ("delete", kinds.find("v1", "Pod"), self._fleet.namespace),
-                *([("create", _EVICTIONS, "")] if allows(self._terms.level, "drain") else [])])
-        waiting = list(self._todo)
+                *([rights.EVICT_PODS] if allows(self._terms.level, "drain") else [])])
+        waiting = {one.name: one for one in self._todo}
         with ThreadPoolExecutor(_THREADS) as threads:
             while waiting or self._progress.working:
-                for one in self._next(waiting):
-                    waiting.remove(one)
+                for one in self._next(waiting.values()):
+                    del waiting[one.name]
                     upgrade = self._of(one)
                     self._tell(f"{one.name}: upgrade started, {len(self._todo) - len(waiting)} of {len(self._todo)}")
                     self._progress.working[threads.submit(upgrade.run)] = upgrade
@@ -152,13 +154,13 @@ class Upgrade:
                     break
                 for future in wait(self._progress.working, return_when=FIRST_COMPLETED).done:
                     self._ended(self._progress.working.pop(future), future)
-        self._not_started(waiting)
+        self._not_started(waiting.values())
         return self._result()
 
     def _of(self, one: Candidate) -> NodeUpgrade:
         return NodeUpgrade(self._client, self._fleet, one, self._terms, self._tell)
 
-    def _next(self, waiting: t.Sequence[Candidate]) -> list[Candidate]:
+    def _next(self, waiting: t.Collection[Candidate]) -> list[Candidate]:
         """The candidates whose upgrade starts now."""
         failed = set(self._progress.named(FAILED))
         if not waiting or len(failed) * 100 > self._limits.max_fail * len(self._todo):
@@ -201,7 +203,7 @@ class Upgrade:
         self._progress.blocked += error.details.get("blocked") or ()
         self._tell(f"{upgrade.name}: {state}: {error.message}")
 
-    def _not_started(self, waiting: t.Sequence[Candidate]) -> None:
+    def _not_started(self, waiting: t.Iterable[Candidate]) -> None:
         """Stores why the upgrades of these candidates have not started."""
         failed = self._progress.named(FAILED)
         for one in waiting:

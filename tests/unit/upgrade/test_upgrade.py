@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import upgrades
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import marks
@@ -16,7 +17,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import cordon
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.maintenance import PAUSED, REASON
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node_lock import HELD, Holder
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.upgrade_policy import UpgradePolicy
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._upgrade import fleet, words
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._upgrade import fleet
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._upgrade.node_upgrade import Terms
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._upgrade.run import Limits, Upgrade
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._upgrade.slots import Slots, Waiting
@@ -100,7 +101,7 @@ class Site:
         gpu = {} if owner else {"nvidia.com/gpu": "1"}
         image = f"nvcr.io/driver:5{labels.get('controller-revision-hash', '0')}0-ubuntu22.04"
         self.api.put({"apiVersion": "v1", "kind": "Pod", "metadata": {
-            "name": name, "namespace": "s" if owner else "work", "labels": labels, "ownerReferences": [
+            "name": name, "namespace": "s" if owner else "jobs", "labels": labels, "ownerReferences": [
                 {"kind": "DaemonSet" if owner else "ReplicaSet", "controller": True, "uid": uid}]},
             "spec": {"nodeName": node, "containers": [{"name": "c", "image": image, "resources": {"limits": gpu}}]},
             "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": str(ready)}],
@@ -139,7 +140,7 @@ class Site:
             return Reply(200, live)
         for one in self.names:
             self.operands(one)
-            state = self.node(one)["metadata"]["labels"].get(words.STATE, "")
+            state = self.node(one)["metadata"]["labels"].get(upgrades.STATE, "")
             if self.states.setdefault(one, [""])[-1] != state:
                 self.states[one].append(state)
         self.most = max(self.most, len(self.held()))
@@ -147,7 +148,7 @@ class Site:
 
     def safe(self, node: str) -> None:
         """What holds whenever a driver pod is deleted."""
-        assert f"/api/v1/namespaces/work/pods/job-{node}" not in self.api.objects
+        assert f"/api/v1/namespaces/jobs/pods/job-{node}" not in self.api.objects
         assert self.node(node)["metadata"]["labels"][f"{D}device-plugin"] == PAUSED
         assert node in self.held()
 
@@ -177,7 +178,7 @@ class Site:
     def is_done(self) -> bool:
         """Whether all Nodes are upgraded and in their former state."""
         return not self.cordoned() and all(
-            self.node(one)["metadata"]["labels"] == {**LABELS, words.STATE: words.DONE}
+            self.node(one)["metadata"]["labels"] == {**LABELS, upgrades.STATE: upgrades.DONE}
             and not self.node(one)["metadata"].get("annotations") for one in self.names)
 
 
@@ -187,8 +188,8 @@ def site(api: ApiServer, client: Client, clock: Clock) -> Site:
     return Site(api, client, clock)
 
 
-IN_ORDER = ["", words.CORDON, words.WAIT, words.POD_DELETION, words.POD_RESTART, words.VALIDATION, words.UNCORDON,
-            words.DONE]
+IN_ORDER = ["", upgrades.CORDON, upgrades.WAIT, upgrades.POD_DELETION, upgrades.POD_RESTART, upgrades.VALIDATION,
+            upgrades.UNCORDON, upgrades.DONE]
 
 
 def test_one_node_after_the_other_with_the_states_of_the_operator(site: Site) -> None:
@@ -197,7 +198,7 @@ def test_one_node_after_the_other_with_the_states_of_the_operator(site: Site) ->
     result = site.upgrade()
     assert [step["id"] for step in result["plan"]] == [step["id"] for step in preview["plan"]]
     assert [step["id"] for step in result["plan"]][:9] == [
-        "hold: Node n1", "cordon: Node n1", "evict: Pod work/job-n1", "pause: operator-validator on Node n1",
+        "hold: Node n1", "cordon: Node n1", "evict: Pod jobs/job-n1", "pause: operator-validator on Node n1",
         "pause: device-plugin on Node n1", "replace: driver Pod of Node n1", "resume: operator-validator on Node n1",
         "resume: device-plugin on Node n1", "uncordon: Node n1"]
     assert result["plan"][5]["reason"] == "510-ubuntu22.04 becomes 520-ubuntu22.04"
@@ -219,7 +220,7 @@ def test_below_drain_nothing_that_uses_a_gpu_is_disturbed(site: Site, level: str
 
 def test_idle_nodes_are_upgraded_at_idle_without_a_cordon(site: Site) -> None:
     for name in ("n1", "n3"):
-        del site.api.objects[f"/api/v1/namespaces/work/pods/job-{name}"]
+        del site.api.objects[f"/api/v1/namespaces/jobs/pods/job-{name}"]
     result = site.upgrade("idle")
     assert site.of(result) == {"n1": "upgraded", "n2": "pending", "n3": "upgraded", "n4": "pending"}
     assert "cordon: Node n1" not in [step["id"] for step in result["plan"]]
@@ -256,7 +257,8 @@ def test_the_first_node_is_a_test_of_the_others(site: Site) -> None:
     assert "n1: Container c of driver pod new-n1 has restarted 11 times" in result["msg"]
     assert "n[2-4]: not started, because n1 failed before. See gpu_max_fail_percentage." in result["msg"]
     one = site.node("n1")["metadata"]
-    assert site.cordoned() == ["n1"] and one["labels"] == {**LABELS, words.STATE: words.FAILED} and not site.held()
+    assert site.cordoned() == ["n1"] and not site.held()
+    assert one["labels"] == {**LABELS, upgrades.STATE: upgrades.FAILED}
     assert "restarted 11 times" in one["annotations"][REASON] and one["annotations"][cordon.ANNOTATION] == "false"
     # The driver of the Node works again: it is finished, after the others.
     site.broken.clear()
@@ -282,7 +284,7 @@ def test_a_node_with_a_broken_driver_is_not_put_into_service_by_a_refused_evicti
     after = site.node("n1")
     assert after["metadata"]["labels"] == before["metadata"]["labels"] and after["spec"]["unschedulable"]
     assert after["metadata"]["annotations"] == before["metadata"]["annotations"]
-    assert not {words.WAITING_SINCE, words.VALIDATING_SINCE} & after["metadata"]["annotations"].keys()
+    assert not {upgrades.WAITING_SINCE, upgrades.VALIDATING_SINCE} & after["metadata"]["annotations"].keys()
 
 
 def test_a_node_stays_held_while_its_upgrade_takes_hours(site: Site) -> None:
@@ -318,7 +320,7 @@ def test_a_node_whose_budget_forbids_an_eviction_is_skipped_and_as_before(site: 
     site.budget = {"job-n1"}
     result = site.upgrade()
     assert site.of(result) == {"n1": "skipped", **dict.fromkeys(("n2", "n3", "n4"), "upgraded")}
-    assert result["failed"] and result["blocked"][0]["pod"] == "work/job-n1"
+    assert result["failed"] and result["blocked"][0]["pod"] == "jobs/job-n1"
     one = site.node("n1")
     assert one["metadata"]["labels"] == LABELS and not one["metadata"].get("annotations") and not site.cordoned()
     assert "job-n1" in site.pods()
@@ -329,9 +331,9 @@ def test_a_node_whose_budget_forbids_an_eviction_is_skipped_and_as_before(site: 
 
 def test_a_drain_evicts_all_pods_of_its_selector(site: Site) -> None:
     """Where the pods that use a GPU may not be evicted by themselves: this one has no controller."""
-    for name, labels in (("alone", {"drain": "yes"}), ("kept", {"drain": "yes", words.DRAIN_SKIP: "true"})):
+    for name, labels in (("alone", {"drain": "yes"}), ("kept", {"drain": "yes", upgrades.DRAIN_SKIP: "true"})):
         site.pod(f"{name}-n1", "n1", "", {"app": name, **labels})
-        pod = site.api.objects[f"/api/v1/namespaces/work/pods/{name}-n1"]
+        pod = site.api.objects[f"/api/v1/namespaces/jobs/pods/{name}-n1"]
         pod["metadata"]["ownerReferences"] = []
         if name == "kept":
             pod["spec"]["containers"][0]["resources"] = {}
@@ -339,12 +341,12 @@ def test_a_drain_evicts_all_pods_of_its_selector(site: Site) -> None:
     # A pod that the selector leaves out is still evicted only as podDeletion allows.
     site.policy = policy(drain={**NO_EVICTION, "force": True, "enabled": True, "selector": "drain=no"})
     assert site.of(site.upgrade())["n1"] == "skipped"
-    assert "/api/v1/namespaces/work/pods/alone-n1" in site.api.objects
+    assert "/api/v1/namespaces/jobs/pods/alone-n1" in site.api.objects
     site.policy = policy(drain={**NO_EVICTION, "force": True, "enabled": True, "selector": "drain=yes"})
     site.upgrade()
-    assert site.is_done() and words.DRAIN in site.states["n1"]
-    assert "/api/v1/namespaces/work/pods/kept-n1" in site.api.objects
-    assert "/api/v1/namespaces/work/pods/alone-n1" not in site.api.objects
+    assert site.is_done() and upgrades.DRAIN in site.states["n1"]
+    assert "/api/v1/namespaces/jobs/pods/kept-n1" in site.api.objects
+    assert "/api/v1/namespaces/jobs/pods/alone-n1" not in site.api.objects
 
 
 def test_an_upgrade_waits_for_jobs_until_they_end_or_their_time_is_over(site: Site) -> None:
@@ -352,13 +354,13 @@ def test_an_upgrade_waits_for_jobs_until_they_end_or_their_time_is_over(site: Si
     begin = site.clock()
     result = site.upgrade(nodes=["n1"])
     assert site.of(result) == {"n1": "upgraded"} and site.clock() - begin >= 100
-    assert "n1: waits for work/job-n1" in site.told
-    assert "wait: Pod work/job-n2" in [one["id"] for one in site.upgrade(check=True)["plan"]]
+    assert "n1: waits for jobs/job-n1" in site.told
+    assert "wait: Pod jobs/job-n2" in [one["id"] for one in site.upgrade(check=True)["plan"]]
 
     def job_ends(seconds: float) -> None:
         site.clock.now += seconds
         if site.clock.now > begin + 1000:
-            site.api.objects.pop("/api/v1/namespaces/work/pods/job-n2", None)
+            site.api.objects.pop("/api/v1/namespaces/jobs/pods/job-n2", None)
 
     site.policy = policy(wait={"selector": "app=job", "timeout": 0})
     site.clock.sleep = job_ends  # type: ignore[method-assign]
@@ -368,7 +370,7 @@ def test_an_upgrade_waits_for_jobs_until_they_end_or_their_time_is_over(site: Si
 
 
 def test_nodes_are_left_out_by_label_and_policy_and_if_they_are_not_ready(site: Site) -> None:
-    site.node("n2")["metadata"]["labels"][words.SKIP] = "true"
+    site.node("n2")["metadata"]["labels"][upgrades.SKIP] = "true"
     site.node("n3")["status"]["conditions"][0]["status"] = "False"
     site.policy = policy(max_unavailable="2")
     result = site.upgrade()
@@ -392,17 +394,17 @@ def test_unavailable_nodes_count_and_the_run_ends_instead_of_waiting(site: Site)
 
 def test_an_upgrade_of_the_operator_is_continued(site: Site) -> None:
     """The operator has cordoned n1 and evicted its pods; a user had cordoned n2 before; n3 waits for a safe load."""
-    for name, state in (("n1", words.POD_RESTART), ("n2", words.VALIDATION), ("n3", words.REQUIRED)):
-        site.node(name)["metadata"]["labels"][words.STATE] = state
+    for name, state in (("n1", upgrades.POD_RESTART), ("n2", upgrades.VALIDATION), ("n3", upgrades.REQUIRED)):
+        site.node(name)["metadata"]["labels"][upgrades.STATE] = state
     for name in ("n1", "n2"):
         site.node(name)["spec"]["unschedulable"] = True
-    site.node("n2")["metadata"]["annotations"] = {words.CORDONED_BEFORE: "true"}
-    site.node("n3")["metadata"]["annotations"] = {words.SAFE_LOAD: "true"}
+    site.node("n2")["metadata"]["annotations"] = {upgrades.CORDONED_BEFORE: "true"}
+    site.node("n3")["metadata"]["annotations"] = {upgrades.SAFE_LOAD: "true"}
     site.policy = policy(max_unavailable="2")
     site.upgrade()
     assert site.cordoned() == ["n2"]
     for name in site.names:
-        assert site.node(name)["metadata"]["labels"] == {**LABELS, words.STATE: words.DONE}
+        assert site.node(name)["metadata"]["labels"] == {**LABELS, upgrades.STATE: upgrades.DONE}
         assert not site.node(name)["metadata"].get("annotations")
 
 
@@ -415,10 +417,10 @@ def test_a_removal_deletes_the_state_and_nothing_else_does(site: Site) -> None:
         meta = site.node(name)["metadata"]
         live = deploy_labels.Node(name, meta["labels"], meta["annotations"], host={"nvidia.com/gpu.count": "8"})
         change = deploy_labels.plan_absent(live)
-        assert change and change.labels == dict.fromkeys(sorted([*LABELS, words.STATE]))
+        assert change and change.labels == dict.fromkeys(sorted([*LABELS, upgrades.STATE]))
         kept = deploy_labels.plan_present(live, deploy_labels.parse_deploy({"components": {"driver": True}}),
                                           deploy_labels.Terms(0.0))
-        assert words.STATE not in (kept.labels if kept else {})
+        assert upgrades.STATE not in (kept.labels if kept else {})
 
 
 def test_a_node_that_another_run_holds_is_left_to_it(site: Site) -> None:

@@ -9,10 +9,10 @@ upgrade that the other one has started.
 
 from __future__ import annotations
 
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.label_keys import UPGRADE_STATE
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import label_keys
 
 # The label of a Node with its state, and the states.
-STATE = UPGRADE_STATE
+STATE = label_keys.UPGRADE_STATE
 REQUIRED = "upgrade-required"
 CORDON = "cordon-required"
 WAIT = "wait-for-jobs-required"
