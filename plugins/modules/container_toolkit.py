@@ -251,7 +251,7 @@ EXAMPLES = r"""
 - name: Let rootless containers of two users use the GPUs
   gpuops.nvidia.container_toolkit:
     runtime: podman
-    rootless_users: [alice, bob]
+    rootless_users: [builder, trainer]
 
 - name: Read the toolkit and the runtimes of a host
   gpuops.nvidia.container_toolkit:

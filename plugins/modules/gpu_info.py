@@ -226,7 +226,7 @@ facts:
           if this cannot be read.
       type: dict
       returned: always
-      sample: {alice: {classes: [nvidia], running: true}}
+      sample: {builder: {classes: [nvidia], running: true}}
     toolkit:
       description:
         - The NVIDIA container toolkit and the CDI specifications for NVIDIA devices.

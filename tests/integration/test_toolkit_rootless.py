@@ -26,15 +26,15 @@ SPEC = "".join(line for line in SPECIFICATION.splitlines(keepends=True) if "devi
 PROC = "--network none -v /proc:/proc"
 
 HOST = "gpu-u1"
-FILE = "/home/alice/.config/docker/daemon.json"
-UNIT = "docker.service of alice"
+FILE = "/home/builder/.config/docker/daemon.json"
+UNIT = "docker.service of builder"
 LINKED = "/var/run/cdi/rootless"
 # As udev sets the mode of /dev/net/tun, and as dockerd-rootless-setuptool.sh install sets up the Docker of a user.
 SETUP = """chmod 666 /dev/net/tun
-useradd --create-home --uid 1500 --shell /bin/sh alice
+useradd --create-home --uid 1500 --shell /bin/sh builder
 mkdir -p /etc/systemd/system/user@1500.service.d /var/lib/systemd/linger
 printf '[Service]\\nEnvironment=XDG_RUNTIME_DIR=/run/user/1500\\n' > /etc/systemd/system/user@1500.service.d/lab.conf
-touch /var/lib/systemd/linger/alice
+touch /var/lib/systemd/linger/builder
 cat > /tmp/user.sh <<'END'
 set -e
 mkdir -p ~/.config/systemd/user ~/.config/docker
@@ -59,11 +59,11 @@ cat > ~/.config/docker/daemon.json <<'FILE'
 FILE
 chmod 600 ~/.config/docker/daemon.json
 END
-su alice -c 'sh /tmp/user.sh'
+su builder -c 'sh /tmp/user.sh'
 systemctl daemon-reload
 systemctl start user@1500.service
 """
-MINE = "setpriv --reuid=1500 --regid=1500 --init-groups env HOME=/home/alice XDG_RUNTIME_DIR=/run/user/1500"
+MINE = "setpriv --reuid=1500 --regid=1500 --init-groups env HOME=/home/builder XDG_RUNTIME_DIR=/run/user/1500"
 DOCKER = f"{MINE} docker -H unix:///run/user/1500/docker.sock"
 PODMAN = f"{MINE} podman --log-level error --storage-driver vfs --cgroup-manager cgroupfs"
 STARTED = f"{MINE} systemctl --user show -p MainPID -p ExecMainStartTimestampMonotonic docker"
@@ -97,16 +97,16 @@ class Course(NamedTuple):
 
 def play(level: str = "idle", tasks: str = "host", *, check: bool = False, script: str = "", **variables: object
          ) -> Play:
-    """Runs the role container_toolkit for alice."""
-    return Play({"container_toolkit_runtime": "podman", "container_toolkit_rootless_users": ["alice"],
+    """Runs the role container_toolkit for builder."""
+    return Play({"container_toolkit_runtime": "podman", "container_toolkit_rootless_users": ["builder"],
                  "container_toolkit_disruption": level, **variables}, tasks, check, first=script,
                 role="container_toolkit")
 
 
 def ids(run: Done, part: str = "plan") -> list[str]:
-    """The steps for the files and the Docker of alice."""
+    """The steps for the files and the Docker of builder."""
     assert run.rc == 0, run.output
-    return [step["id"] for step in run.result(HOST, "container_toolkit")[part] if "alice" in step["id"]]
+    return [step["id"] for step in run.result(HOST, "container_toolkit")[part] if "builder" in step["id"]]
 
 
 @pytest.fixture(scope="module")
@@ -118,11 +118,11 @@ def lab() -> Iterator[LabHosts]:
 
 @pytest.fixture(scope="module")
 def course(lab: LabHosts) -> Course:
-    """The host after the setup of alice, and all runs."""
+    """The host after the setup of builder, and all runs."""
     lab.sh(HOST, SETUP)
     lab.sh(HOST, f"{MINE} systemctl --user enable --now docker")
     clean = lab.snapshot(HOST)
-    home = "cd /home/alice; find .config -printf '%p %m %u %g %l\\n' | sort; md5sum .config/docker/daemon.json"
+    home = "cd /home/builder; find .config -printf '%p %m %u %g %l\\n' | sort; md5sum .config/docker/daemon.json"
     files = lab.sh(HOST, home)
     check, done, again = series.run(lab, play(check=True, script=LOOK), play(script=LOOK),
                                     play(script=f"{STARTED}; {LOOK}"))
@@ -143,10 +143,10 @@ def course(lab: LabHosts) -> Course:
         {"gpuops.nvidia.container_toolkit": "{{ found.gathered | combine({'nvidia_runtime_name': 'gpu'}) }}"}]}]))
     read = user.ansible("ansible-playbook", *(f"-i{inventory}" for inventory in lab.hosts), str(path))
     path.unlink()
-    link, = series.run(lab, play(script=f"mv {FILE} /srv/alice; echo root > /srv/root; chmod 600 /srv/root; "
+    link, = series.run(lab, play(script=f"mv {FILE} /srv/builder; echo root > /srv/root; chmod 600 /srv/root; "
                                         f"ln -s /srv/root {FILE}"))
     waits, removal, gone = series.run(
-        lab, play("idle", "remove", script=f"rm {FILE}; mv /srv/alice {FILE}; cat /srv/root"),
+        lab, play("idle", "remove", script=f"rm {FILE}; mv /srv/builder {FILE}; cat /srv/root"),
         play("drain", "remove", script=keep), play("drain", "remove"))
     lab.sh(HOST, f"{DOCKER} rm -f keeper > /dev/null; rm /srv/root")
     return Course(clean, files, check, done, again, info, said, podman, renamed, (keeper, verify.parts(HOST)[0]),
@@ -161,7 +161,8 @@ def test_the_file_is_the_user_s_and_docker_has_read_it(course: Course) -> None:
     started, info = course.info.split("======\n")
     assert course.again.parts(HOST)[0].startswith(started.strip())
     assert '"nvidia"' in info and f'"{LINKED}"' in info
-    assert "600 alice alice" in course.again.parts(HOST)[0] and '"storage-driver": "vfs"' in course.again.parts(HOST)[0]
+    listing = course.again.parts(HOST)[0]
+    assert "600 builder builder" in listing and '"storage-driver": "vfs"' in listing
     assert ids(course.done, "pending") == []
 
 
@@ -178,15 +179,15 @@ def test_verify_and_gathered_know_the_user(course: Course) -> None:
     assert course.verify.rc == 0, course.verify.output
     assert course.read.rc == 0, course.read.output
     found, again = (line["result"] for line in course.read.of(HOST))
-    assert found["gathered"]["rootless_users"] == ["alice"]
-    row, = [row for row in found["runtimes"] if row["user"] == "alice"]
+    assert found["gathered"]["rootless_users"] == ["builder"]
+    row, = [row for row in found["runtimes"] if row["user"] == "builder"]
     assert (row["name"], row["config_path"], row["running"], list(row["classes"])) == ("docker", FILE, True, ["gpu"])
-    assert [step for step in again["plan"] if "alice" in step["id"]] == []
+    assert [step for step in again["plan"] if "builder" in step["id"]] == []
 
 
 def test_a_link_to_a_file_of_root_is_an_error(course: Course) -> None:
     error, = course.link.errors()
-    assert f"alice cannot read {FILE}: permission denied" in error
+    assert f"builder cannot read {FILE}: permission denied" in error
     assert course.waits.parts(HOST) == ["root"]
 
 
@@ -200,5 +201,5 @@ def test_a_removal_restores_the_home_and_waits_for_containers(course: Course) ->
 
 def test_words(course: Course) -> None:
     result: dict[str, Any] = course.done.result(HOST, "container_toolkit")
-    assert result["runtime_names"] == ["podman", "docker of alice"]
-    assert result["config_paths"]["docker of alice"] == FILE
+    assert result["runtime_names"] == ["podman", "docker of builder"]
+    assert result["config_paths"]["docker of builder"] == FILE

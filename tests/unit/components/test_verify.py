@@ -239,13 +239,14 @@ def test_check(component: str, want: dict[str, Any], host: dict[str, Any], state
 
 @pytest.mark.parametrize(("docker", "state", "words"), [
     ({"classes": ["nvidia"], "running": True}, "ok", "1.20.0, containerd, CDI"),
-    ({"classes": ["runc"], "running": True}, "failed", "the rootless Docker of alice does not have the nvidia runtime"),
-    ({"classes": ["nvidia"], "running": False}, "pending", "the rootless Docker of alice does not run"),
+    ({"classes": ["runc"], "running": True}, "failed",
+     "the rootless Docker of builder does not have the nvidia runtime"),
+    ({"classes": ["nvidia"], "running": False}, "pending", "the rootless Docker of builder does not run"),
     ({"classes": None, "running": None}, "ok", "1.20.0, containerd, CDI"),
 ])
 def test_the_rootless_docker_of_a_user(docker: dict[str, Any], state: str, words: str) -> None:
-    host = {**GOOD, "rootless": {"alice": docker}}
-    check, = verify({"container_toolkit": {**TOOLKIT, "rootless_users": ["alice"]}}, host)
+    host = {**GOOD, "rootless": {"builder": docker}}
+    check, = verify({"container_toolkit": {**TOOLKIT, "rootless_users": ["builder"]}}, host)
     assert (check.state, check.detail) == (state, words)
     assert verify({"container_toolkit": TOOLKIT}, host)[0].ok  # not in the plan
 

@@ -26,9 +26,9 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state
 )
 from ansible_collections.gpuops.nvidia.tests.unit.runtimes.played import Played
 
-FILE, KEY, UNIT = "/home/alice/.config/docker/daemon.json", "docker of alice", "docker.service of alice"
-ALICE = User("/home/alice/.config", "/run/user/1000", True, True, [], None)
-WISH = Options(False, True, "auto", rootless_users=["alice"])
+FILE, KEY, UNIT = "/home/builder/.config/docker/daemon.json", "docker of builder", "docker.service of builder"
+BUILDER = User("/home/builder/.config", "/run/user/1000", True, True, [], None)
+WISH = Options(False, True, "auto", rootless_users=["builder"])
 LINKED = "/var/run/cdi/rootless"
 INFO = {"Runtimes": {"runc": {}}, "DefaultRuntime": "runc", "LiveRestoreEnabled": True, "ContainersRunning": 0,
         "ContainersPaused": 0, "CDISpecDirs": []}
@@ -36,7 +36,7 @@ INFO = {"Runtimes": {"runc": {}}, "DefaultRuntime": "runc", "LiveRestoreEnabled"
 
 class PlayedUser(Played):
     def seen(self) -> RuntimeState:
-        return replace(super().seen(), user="alice", user_folders=("/home/alice/.config", "/run/user/1000"))
+        return replace(super().seen(), user="builder", user_folders=("/home/builder/.config", "/run/user/1000"))
 
 
 def docker(text: str | None = None, version: str = "26.1.5", **info: t.Any) -> PlayedUser:
@@ -45,10 +45,10 @@ def docker(text: str | None = None, version: str = "26.1.5", **info: t.Any) -> P
                       facts={"info": answer}, running=bool(info))
 
 
-def host(one: PlayedUser | None, user: User = ALICE, **more: RuntimeState) -> HostState:
+def host(one: PlayedUser | None, user: User = BUILDER, **more: RuntimeState) -> HostState:
     journal = HostJournal(True, {path: replace(record, runtime=KEY) for path, record in one.journal().files.items()}) \
         if one else HostJournal()
-    return HostState({**more, **({KEY: one.seen()} if one else {})}, journal=journal, users={"alice": user})
+    return HostState({**more, **({KEY: one.seen()} if one else {})}, journal=journal, users={"builder": user})
 
 
 @pytest.mark.parametrize("text", [None, '{\n  "log-level": "warn"\n}\n', '{"cdi-spec-dirs": ["/srv/cdi"]}'])
@@ -72,7 +72,7 @@ def test_the_folders_of_the_user_are_kept_where_docker_reads_them() -> None:
     one.converge(set_as_default=False)
     data = json.loads(one.files[FILE])
     assert data["cdi-spec-dirs"] == [
-        "/etc/cdi", "/var/run/cdi", "/home/alice/.config/cdi", "/run/user/1000/cdi", LINKED]
+        "/etc/cdi", "/var/run/cdi", "/home/builder/.config/cdi", "/run/user/1000/cdi", LINKED]
     assert "features" not in data  # CDI is on by default
 
 
@@ -82,13 +82,13 @@ def test_a_removal_keeps_the_folders_that_the_user_adds(version: str) -> None:
     one.converge(set_as_default=False)
     data = json.loads(one.files[FILE])
     rest = [folder for folder in data["cdi-spec-dirs"] if folder != LINKED]
-    one.files[FILE] = json.dumps({**data, "cdi-spec-dirs": [*data["cdi-spec-dirs"], "/home/alice/cdi"]})
+    one.files[FILE] = json.dumps({**data, "cdi-spec-dirs": [*data["cdi-spec-dirs"], "/home/builder/cdi"]})
     one.remove()
-    assert json.loads(one.files[FILE])["cdi-spec-dirs"] == [*rest, "/home/alice/cdi"]
+    assert json.loads(one.files[FILE])["cdi-spec-dirs"] == [*rest, "/home/builder/cdi"]
 
 
 def test_a_docker_without_cdi_is_refused() -> None:
-    with pytest.raises(HostError, match=r"Docker 24.0 does not support CDI .* rootless containers of alice"):
+    with pytest.raises(HostError, match=r"Docker 24.0 does not support CDI .* rootless containers of builder"):
         docker(version="24.0.9").propose()
 
 
@@ -98,7 +98,7 @@ def test_a_restart_ends_containers_although_live_restore_is_on(running: int, nee
     steps = toolkit_steps.plan(host(one), WISH).steps
     assert [step.id for step in steps] == [f"edit file: {FILE}", f"reload service: {UNIT}", f"restart service: {UNIT}"]
     restart = steps[-1]
-    assert (restart.needs, restart.data["user"], steps[0].data["user"]) == (needs, "alice", "alice")
+    assert (restart.needs, restart.data["user"], steps[0].data["user"]) == (needs, "builder", "builder")
     scripts = " ".join([*restart.data["idle"], *restart.data["confirm"]])
     assert "unix://$XDG_RUNTIME_DIR/docker.sock" in scripts and "/var/run/docker.sock" not in scripts
     assert ("ContainersRunning" in scripts) == (needs == "idle")
@@ -113,9 +113,9 @@ def test_a_daemon_that_has_not_read_the_folder_is_restarted() -> None:
 
 
 @pytest.mark.parametrize(("user", "words"), [
-    (replace(ALICE, manager=False, lingers=False), ["alice is not logged in", "loginctl enable-linger alice"]),
-    (replace(ALICE, manager=False), ["alice is not logged in"]),
-    (ALICE, ["systemctl --user enable --now docker as alice"]),
+    (replace(BUILDER, manager=False, lingers=False), ["builder is not logged in", "loginctl enable-linger builder"]),
+    (replace(BUILDER, manager=False), ["builder is not logged in"]),
+    (BUILDER, ["systemctl --user enable --now docker as builder"]),
 ])
 def test_a_docker_that_does_not_run_is_pending(user: User, words: list[str]) -> None:
     plan = toolkit_steps.plan(host(docker(), user), WISH)
@@ -126,17 +126,18 @@ def test_a_docker_that_does_not_run_is_pending(user: User, words: list[str]) -> 
 
 
 def test_a_user_without_any_runtime_is_pending_and_podman_needs_no_file() -> None:
-    found, = [step for step in toolkit_steps.plan(host(None), WISH).pending if "alice" in step.id]
+    found, = [step for step in toolkit_steps.plan(host(None), WISH).pending if "builder" in step.id]
     assert "dockerd-rootless-setuptool.sh install" in found.pending_reason
-    podman = replace(ALICE, podman=UserFile("/home/alice/.config/containers/containers.conf", None))
+    podman = replace(BUILDER, podman=UserFile("/home/builder/.config/containers/containers.conf", None))
     plan = toolkit_steps.plan(host(None, podman), WISH)
-    assert (plan.steps, plan.warnings) == ([], []) and not [step for step in plan.pending if "alice" in step.id]
+    assert (plan.steps, plan.warnings) == ([], []) and not [step for step in plan.pending if "builder" in step.id]
 
 
 @pytest.mark.parametrize(("user", "words"), [
-    (replace(ALICE, closed=["/dev/nvidiactl"]), "alice cannot open /dev/nvidiactl, so rootless containers"),
-    (replace(ALICE, podman=UserFile("/c.conf", '[engine]\ncdi_spec_dirs = ["/srv"]')), "cdi_spec_dirs is /srv. Podman"),
-    (replace(ALICE, podman=UserFile("/c.conf", "[engine")), "/c.conf"),
+    (replace(BUILDER, closed=["/dev/nvidiactl"]), "builder cannot open /dev/nvidiactl, so rootless containers"),
+    (replace(BUILDER, podman=UserFile("/c.conf", '[engine]\ncdi_spec_dirs = ["/srv"]')),
+     "cdi_spec_dirs is /srv. Podman"),
+    (replace(BUILDER, podman=UserFile("/c.conf", "[engine")), "/c.conf"),
 ])
 def test_why_containers_would_get_no_gpus_is_a_warning(user: User, words: str) -> None:
     warning, = toolkit_steps.plan(host(None, user), WISH).warnings
@@ -158,7 +159,7 @@ def test_a_removal_restores_the_files_of_all_users() -> None:
     one = docker("{}")
     one.converge(set_as_default=False)
     step, = toolkit_steps.plan(host(one), Options(False, True, "auto", state="absent")).steps
-    assert (step.id, step.data["user"], step.data["runtime"]) == (f"restore file: {FILE}", "alice", KEY)
+    assert (step.id, step.data["user"], step.data["runtime"]) == (f"restore file: {FILE}", "builder", KEY)
 
 
 def test_gathered_names_the_users() -> None:
@@ -167,9 +168,10 @@ def test_gathered_names_the_users() -> None:
     state = replace(host(one), packages=HostState().packages._replace(version="1.20.1"))
     specification = {"path": None, "devices": [], "driver": None, "management": False, "unit": False}
     found = gathered(state, Options(False, True, "auto"), specification, {})
-    assert found["gathered"]["rootless_users"] == ["alice"]
+    assert found["gathered"]["rootless_users"] == ["builder"]
     row, = found["runtimes"]
-    assert (row["name"], row["user"], row["config_path"], row["service"]) == ("docker", "alice", FILE, "docker.service")
+    found_keys = [row[key] for key in ("name", "user", "config_path", "service")]
+    assert found_keys == ["docker", "builder", FILE, "docker.service"]
 
 
 @pytest.mark.parametrize(("users", "cdi", "mode", "path"), [

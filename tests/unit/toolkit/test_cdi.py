@@ -508,20 +508,20 @@ def test_a_rootless_docker_has_a_folder_with_a_link(machine: Machine, monkeypatc
     machine.run = with_tmpfiles  # type: ignore[method-assign]
     step = cdi_module.LINK_ROOTLESS
     assert step not in machine.converge()
-    assert machine.converge(rootless_users=["alice"]) == [step]
+    assert machine.converge(rootless_users=["builder"]) == [step]
     assert file.read_text().splitlines()[-1].endswith(f"/nvidia.yaml - - - - {machine.spec}")
     assert machine.converge() == []  # it stays until the removal
     (folder / "nvidia.yaml").unlink()
     folder.rmdir()
-    assert machine.converge(rootless_users=["alice"]) == [step]
+    assert machine.converge(rootless_users=["builder"]) == [step]
     for target in (None, "/elsewhere.yaml"):  # removed by somebody, or to a former place
         (folder / "nvidia.yaml").unlink()
         if target:
             (folder / "nvidia.yaml").symlink_to(target)
-        assert machine.converge(rootless_users=["alice"]) == [step]
+        assert machine.converge(rootless_users=["builder"]) == [step]
         assert os.readlink(folder / "nvidia.yaml") == str(machine.spec)
     (folder / "nvidia.json").symlink_to(machine.spec)
-    assert machine.converge(rootless_users=["alice"]) == [step]
+    assert machine.converge(rootless_users=["builder"]) == [step]
     assert [path.name for path in folder.iterdir()] == ["nvidia.yaml"]
     (folder / "theirs.yaml").write_text("")
     assert cdi_module.UNLINK_ROOTLESS in machine.converge(state="absent")

@@ -194,16 +194,16 @@ def test_users_that_cannot_be_configured(name: str, why: str) -> None:
 
 
 class Host:
-    """A host with the rootless Docker of alice. Only the manager of the user and dockerd are simulated."""
+    """A host with the rootless Docker of builder. Only the manager of the user and dockerd are simulated."""
 
     def __init__(self, home: Path, state: Path, patch: pytest.MonkeyPatch) -> None:
         self.home, self.state = home, state
         self.file = home / ".config" / "docker" / "daemon.json"
         self.running, self.starts, self.breaks, self.containers = True, 0, False, 0
         self.verbs: list[list[str]] = []
-        self.named = ["alice"]  # the option rootless_users
-        account = users.Account("alice", NOBODY.pw_uid, NOBODY.pw_gid, str(home))
-        patch.setattr(users, "find", lambda name: account if name == "alice" else None)
+        self.named = ["builder"]  # the option rootless_users
+        account = users.Account("builder", NOBODY.pw_uid, NOBODY.pw_gid, str(home))
+        patch.setattr(users, "find", lambda name: account if name == "builder" else None)
         patch.setattr(read, "find", users.find)
         patch.setattr(read, "which", lambda name: "/usr/bin/dockerd" if name == "dockerd" else None)
         patch.setattr(config, "APPLY_LIMIT", 0)
@@ -262,7 +262,7 @@ class Host:
         return host_answer.state_of(answer)
 
     def converge(self, state: str = "present", **options: t.Any) -> list[str]:
-        wish = Options(False, True, "auto", rootless_users=["alice"], state=state, **options)
+        wish = Options(False, True, "auto", rootless_users=["builder"], state=state, **options)
         seen = self.see(state)
         steps = toolkit_steps.plan(HostState(**{**vars(seen), "runtimes": {
             key: one for key, one in seen.runtimes.items() if one.user}}), wish).steps
@@ -274,128 +274,128 @@ class Host:
 
 
 @pytest.fixture
-def alice(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
+def builder(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
     return Host(home, tmp_path / "state" / "journal", monkeypatch)
 
 
-def test_a_run_of_the_option_writes_restarts_and_is_removed(alice: Host) -> None:
-    assert alice.converge() == ["write file", "reload service", "restart service"]
-    assert alice.verbs == [["reload", "docker.service"], ["restart", "docker.service"]]
-    assert alice.file.stat().st_uid == NOBODY.pw_uid and "nvidia" in alice.info()
-    assert alice.converge() == []
-    assert alice.converge(nvidia_runtime_name="gpu") == ["edit file", "reload service"]
-    assert '"gpu"' in alice.file.read_text() and '"nvidia"' not in alice.file.read_text()
-    assert alice.converge("absent")[0] == "remove file"
-    assert list(alice.home.iterdir()) == [] and alice.verbs[-1] == ["restart", "docker.service"]
-    assert alice.converge("absent") == []
+def test_a_run_of_the_option_writes_restarts_and_is_removed(builder: Host) -> None:
+    assert builder.converge() == ["write file", "reload service", "restart service"]
+    assert builder.verbs == [["reload", "docker.service"], ["restart", "docker.service"]]
+    assert builder.file.stat().st_uid == NOBODY.pw_uid and "nvidia" in builder.info()
+    assert builder.converge() == []
+    assert builder.converge(nvidia_runtime_name="gpu") == ["edit file", "reload service"]
+    assert '"gpu"' in builder.file.read_text() and '"nvidia"' not in builder.file.read_text()
+    assert builder.converge("absent")[0] == "remove file"
+    assert list(builder.home.iterdir()) == [] and builder.verbs[-1] == ["restart", "docker.service"]
+    assert builder.converge("absent") == []
 
 
-def test_gpu_info_says_what_the_users_have(alice: Host, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(rootless, "JOURNAL_ROOT", str(alice.state))
+def test_gpu_info_says_what_the_users_have(builder: Host, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(rootless, "JOURNAL_ROOT", str(builder.state))
     monkeypatch.setattr(rootless, "find", users.find)
-    assert rootless.read_rootless(Root(), alice.run) == {}
-    alice.converge()
-    assert rootless.read_rootless(Root(), alice.run) == {"alice": {"classes": ["nvidia"], "running": True}}
-    alice.file.write_text("[]")
-    assert rootless.read_rootless(Root(), alice.run) == {"alice": {"classes": None, "running": None}}
+    assert rootless.read_rootless(Root(), builder.run) == {}
+    builder.converge()
+    assert rootless.read_rootless(Root(), builder.run) == {"builder": {"classes": ["nvidia"], "running": True}}
+    builder.file.write_text("[]")
+    assert rootless.read_rootless(Root(), builder.run) == {"builder": {"classes": None, "running": None}}
     for refused in ([1], ["a"], "nvidia", None, {"x" * 1025: {}}, {"\ud800": {}}, {str(n): {} for n in range(1001)}):
-        alice.file.write_text(json.dumps({"runtimes": refused}))
-        assert rootless.read_rootless(Root(), alice.run) == {"alice": {"classes": None, "running": True}}, refused
+        builder.file.write_text(json.dumps({"runtimes": refused}))
+        assert rootless.read_rootless(Root(), builder.run) == {"builder": {"classes": None, "running": True}}, refused
     longest = {f"{n:01024}": {} for n in range(1000)}
-    alice.file.write_text(json.dumps({"runtimes": longest}))
-    found = rootless.read_rootless(Root(), alice.run)
-    assert found["alice"]["classes"] == list(longest)
+    builder.file.write_text(json.dumps({"runtimes": longest}))
+    found = rootless.read_rootless(Root(), builder.run)
+    assert found["builder"]["classes"] == list(longest)
     assert answer_shapes.FACTS.needed["rootless"].fault(found) is None
     monkeypatch.setattr(rootless, "find", lambda _name: None)
-    assert rootless.read_rootless(Root(), alice.run) == {}
+    assert rootless.read_rootless(Root(), builder.run) == {}
 
 
-def test_a_daemon_that_does_not_start_gets_its_former_file(alice: Host) -> None:
-    alice.breaks = True
-    with pytest.raises(HostError, match="docker.service of alice did not apply .* Its former files are restored"):
-        alice.converge()
-    assert not alice.file.exists()
-    alice.breaks = False
-    assert alice.converge()[0] == "write file" and alice.converge() == []
+def test_a_daemon_that_does_not_start_gets_its_former_file(builder: Host) -> None:
+    builder.breaks = True
+    with pytest.raises(HostError, match="docker.service of builder did not apply .* Its former files are restored"):
+        builder.converge()
+    assert not builder.file.exists()
+    builder.breaks = False
+    assert builder.converge()[0] == "write file" and builder.converge() == []
 
 
-def test_a_restart_that_waits_is_known_after_the_file_is_restored(alice: Host) -> None:
-    alice.converge()
-    alice.containers = 1
-    seen = alice.see("absent")
+def test_a_restart_that_waits_is_known_after_the_file_is_restored(builder: Host) -> None:
+    builder.converge()
+    builder.containers = 1
+    seen = builder.see("absent")
     plan = toolkit_steps.plan(seen, Options(False, True, "auto", state="absent"))
     assert [(step.action, step.needs) for step in plan.steps] == [
         ("remove file", "never"), ("restart service", "drain")]
-    with Journal("container_toolkit", root=str(alice.state)) as journal:
-        work = step_executor.StepExecutor(alice.request("absent"), journal, alice.run)
+    with Journal("container_toolkit", root=str(builder.state)) as journal:
+        work = step_executor.StepExecutor(builder.request("absent"), journal, builder.run)
         raws = json.loads(json.dumps(toolkit_steps.as_request(plan.steps[:1])))
         apply([step_executor.step_from_json(raw) for raw in raws], work.execute, journal)
-    alice.containers = 0
-    assert alice.converge("absent") == ["restart service"]
-    assert alice.converge("absent") == []
+    builder.containers = 0
+    assert builder.converge("absent") == ["restart service"]
+    assert builder.converge("absent") == []
 
 
-def test_a_file_of_a_user_is_not_read_as_root(alice: Host, tmp_path: Path) -> None:
-    alice.converge()
+def test_a_file_of_a_user_is_not_read_as_root(builder: Host, tmp_path: Path) -> None:
+    builder.converge()
     secret = tmp_path / "secret"
     secret.write_text("of root")
     secret.chmod(0o600)
-    alice.file.unlink()
-    alice.file.symlink_to(secret)
-    with pytest.raises(HostError, match="alice cannot read"):
-        alice.see()
-    assert "alice cannot read" in alice.see("absent").unread["alice"]
+    builder.file.unlink()
+    builder.file.symlink_to(secret)
+    with pytest.raises(HostError, match="builder cannot read"):
+        builder.see()
+    assert "builder cannot read" in builder.see("absent").unread["builder"]
 
 
 @pytest.mark.parametrize("how", ["folder", "encoding", "size", "text", "shape", "locked", "hangs", "words"])
 def test_a_user_cannot_prevent_runs_and_removals(
-        alice: Host, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    alice.converge()
-    before = alice.file.read_bytes()
-    sane, answer = alice.run, alice.info()
-    alice.info = lambda: answer  # type: ignore[method-assign]  # the daemon still has its former file
+        builder: Host, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    builder.converge()
+    before = builder.file.read_bytes()
+    sane, answer = builder.run, builder.info()
+    builder.info = lambda: answer  # type: ignore[method-assign]  # the daemon still has its former file
     if how == "folder":
-        alice.file.unlink()
-        alice.file.mkdir()
+        builder.file.unlink()
+        builder.file.mkdir()
     elif how == "locked":
-        alice.file.parent.chmod(0o500)
+        builder.file.parent.chmod(0o500)
     elif how in ("hangs", "words"):
         def hostile(argv: t.Sequence[str], **options: t.Any) -> Completed:
             if how == "hangs" and argv[0] == "setsid":
                 raise CommandError(argv, None, "", "")
             done = sane(argv, **options)
             return done._replace(stdout=done.stdout + "\nExecStart={ argv[]=dockerd " + "x " * 1001 + ";")
-        alice.run = hostile  # type: ignore[method-assign]
+        builder.run = hostile  # type: ignore[method-assign]
     else:
-        alice.file.write_bytes({"encoding": b"\xff", "size": b" " * (4 * 2**20 + 1), "text": b"{",
+        builder.file.write_bytes({"encoding": b"\xff", "size": b" " * (4 * 2**20 + 1), "text": b"{",
                                 "shape": b'{"runtimes": [], "features": 1}'}[how])
-    alice.named = []
-    seen = alice.see()
+    builder.named = []
+    seen = builder.see()
     plan = toolkit_steps.plan(HostState(unread=seen.unread), Options(False, True, "auto"))
-    assert [warning for warning in plan.warnings if "alice" in warning] or how in ("text", "shape", "locked")
-    removal = toolkit_steps.plan(alice.see("absent"), Options(False, True, "auto", state="absent"))
+    assert [warning for warning in plan.warnings if "builder" in warning] or how in ("text", "shape", "locked")
+    removal = toolkit_steps.plan(builder.see("absent"), Options(False, True, "auto", state="absent"))
     if how == "shape":  # the user has removed our part, so there is nothing to restore
         assert removal.left_out == removal.steps == []
         return
-    assert removal.left_out == ["alice"] and removal.steps == []
-    assert [step.id for step in removal.pending] == ["restore files: docker of alice"]
-    with Journal("container_toolkit", root=str(alice.state)) as journal:
-        request = {**alice.request("absent"), "kept_users": removal.left_out}
+    assert removal.left_out == ["builder"] and removal.steps == []
+    assert [step.id for step in removal.pending] == ["restore files: docker of builder"]
+    with Journal("container_toolkit", root=str(builder.state)) as journal:
+        request = {**builder.request("absent"), "kept_users": removal.left_out}
         step_executor.StepExecutor(request, journal, sane).forget_restored()
-    vars(alice).pop("run", None)
-    vars(alice).pop("info")
+    vars(builder).pop("run", None)
+    vars(builder).pop("info")
     if how == "folder":
-        alice.file.rmdir()
+        builder.file.rmdir()
     elif how == "locked":
-        alice.file.parent.chmod(0o755)
-    alice.file.write_bytes(before)
-    os.chown(alice.file, NOBODY.pw_uid, NOBODY.pw_gid)
-    assert alice.converge("absent")[0] == "remove file" and not alice.file.exists()
+        builder.file.parent.chmod(0o755)
+    builder.file.write_bytes(before)
+    os.chown(builder.file, NOBODY.pw_uid, NOBODY.pw_gid)
+    assert builder.converge("absent")[0] == "remove file" and not builder.file.exists()
 
 
-def test_the_files_of_a_deleted_user_are_left_out(alice: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    alice.converge()
+def test_the_files_of_a_deleted_user_are_left_out(builder: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    builder.converge()
     monkeypatch.setattr(read, "find", lambda _name: None)
-    seen = alice.see("absent")
+    seen = builder.see("absent")
     assert (seen.users, seen.journal.files) == ({}, {})
-    assert alice.converge("absent") == []
+    assert builder.converge("absent") == []
