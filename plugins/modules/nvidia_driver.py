@@ -78,6 +78,8 @@ options:
   kernel_module_type:
     description:
       - V(open) or V(proprietary) kernel modules. V(auto) chooses open modules if they support all GPUs of the host.
+        For a requested version or branch below 560 it chooses proprietary modules, as the vendor's installer does,
+        unless a GPU or O(gds) needs open ones.
     type: str
     choices: [auto, open, proprietary]
     default: auto

@@ -18,6 +18,8 @@ _BRANCH = re.compile(r"\d{3}\Z")
 _LAST_PROPRIETARY = 619
 # The first release of NVIDIA/open-gpu-kernel-modules.
 _FIRST_OPEN = 515
+# Since this branch, the vendor's installer chooses the open modules by default (release notes of R560).
+OPEN_BY_DEFAULT_FROM = 560
 
 # The options that have no effect on a driver that is only verified, each with its variable of the role.
 INSTALLS_ONLY: t.Dict[str, str] = {
@@ -131,7 +133,9 @@ def kernel_module_type(spec: Spec, gpus: t.Sequence[tuple[str, Model | None]]) -
     if spec.kernel_module_type != "auto":
         return spec.kernel_module_type
     requested = spec.version or spec.branch
-    return "proprietary" if not_open or requested and branch_of(requested) < _FIRST_OPEN else "open"
+    if not_open or (requested and branch_of(requested) < OPEN_BY_DEFAULT_FROM and not only_open and not spec.gds):
+        return "proprietary"
+    return "open"
 
 
 def check_version(version: str, flavour: str, gpus: t.Sequence[tuple[str, Model | None]]) -> None:

@@ -79,8 +79,8 @@ class Result(t.NamedTuple):
 @dataclass
 class Host:
     """The inputs for the plan of a component on a host. variables: the role variables that the inventory sets for the
-    host; place: C(host), or C(none) if the component is not delivered, for the reason in why; notes: texts for the
-    user, to which planning adds."""
+    host; place: C(host), or C(none) if the component is not delivered; why: the reason why it is not delivered, or why
+    it is although the policy disables it; notes: texts for the user, to which planning adds."""
 
     inputs: PlanInputs
     facts: HostFacts
@@ -177,11 +177,12 @@ class Component(t.Generic[Planned]):
 
     On hosts. host_plan: returns the plan; check: compares the host with the plan, and returns None if it cannot compare
     them; unchecked: the placements for which check is not called; asked_for: whether the variables of a host request
-    the component, even if the profile of the host includes it; needed: whether the variables of a host or another
-    component need it although the policy disables it; needs_driver: whether a plan needs an installed driver; options:
-    the keys of the plan that are options of nvidia_software, if that module installs it; unseen: whether a plan has
-    options that no fact shows, so that only its module knows whether the host differs; journal: the name of its
-    journal, by default the name of the component.
+    the component, even if the profile of the host includes it; needed: the reason why the variables of a host or
+    another component need it although the policy disables it, from these variables and the placements of all
+    components, empty if none does; needs_driver: whether a plan needs an installed driver; options: the keys of the
+    plan that are options of nvidia_software, if that module installs it; unseen: whether a plan has options that no
+    fact shows, so that only its module knows whether the host differs; journal: the name of its journal, by default
+    the name of the component.
 
     In a cluster. images: returns the images of the pods; cluster_plan: completes the plan; foreign: returns the reason
     why objects that exist in the cluster prevent the delivery, empty if it is delivered.
@@ -192,7 +193,7 @@ class Component(t.Generic[Planned]):
     check: t.Callable[[Planned, HostState], Result | None] | None = None
     unchecked: t.Tuple[str, ...] = ("none", "cluster")
     asked_for: t.Callable[[HostVars], bool] = lambda _variables: False
-    needed: t.Callable[[PlanInputs, HostVars], bool] = lambda _inputs, _variables: False
+    needed: t.Callable[[PlanInputs, HostVars, t.Mapping[str, str]], str] = lambda _inputs, _variables, _places: ""
     needs_driver: t.Callable[[Planned], bool] = lambda _plan: False
     options: t.Tuple[str, ...] = ()
     unseen: t.Callable[[Planned], bool] = lambda _plan: False

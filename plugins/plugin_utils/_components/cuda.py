@@ -48,5 +48,6 @@ def check(want: CudaPlan, seen: component.HostState) -> component.Result:
 
 
 COMPONENT = component.Component(
-    "cuda", host_plan, check, needed=lambda _inputs, variables: bool(variables.get("cuda_version")),
+    "cuda", host_plan, check,
+    needed=lambda _inputs, variables, _places: "cuda_version is set" if variables.get("cuda_version") else "",
     needs_driver=lambda plan: not plan["version"], options=("version", "profile"))

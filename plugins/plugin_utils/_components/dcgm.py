@@ -36,8 +36,8 @@ def host_plan(host: component.Host) -> DcgmPlan:
     profiling = host.boolean_variable("dcgm_profiling", True)
     placement, because = software.placed(host, "DCGM")
     policy = host.inputs.policy
-    if placement == "host" and not policy.enabled("dcgm"):
-        because.append("the DCGM exporter needs it")
+    if placement == "host" and host.why:
+        because.append(host.why)
         if any(get_path(source.spec, "dcgm.enabled") is False for source in policy.sources):
             host.notes.append("dcgm.enabled is false in the policy, but DCGM is delivered, because the DCGM exporter "
                               "of hosts needs it; to deliver neither, set dcgmExporter.enabled to false.")
@@ -83,5 +83,6 @@ def _usable_arguments(host: component.Host, placement: str) -> list[str]:
 
 COMPONENT = component.Component(
     "dcgm", host_plan, functools.partial(software.check_service, "dcgm"),
-    needed=lambda inputs, _variables: inputs.policy.enabled("dcgmExporter"), needs_driver=lambda _plan: True,
-    options=("version", "profiling", "args", "env"), images=("dcgm", "validator"))
+    needed=lambda inputs, _variables, places: ("the DCGM exporter needs it" if places["dcgm_exporter"] == "host"
+                                               and inputs.policy.enabled("dcgmExporter") else ""),
+    needs_driver=lambda _plan: True, options=("version", "profiling", "args", "env"), images=("dcgm", "validator"))

@@ -222,11 +222,6 @@ def architecture(name: str | None) -> Architecture | None:
     return Architecture(data["open_modules"], data.get("first_branch"), data.get("last_branch"), tuple(data["cuda"]))
 
 
-def open_by_default_from() -> int:
-    """The first branch whose own installer chooses the open modules."""
-    return int(_drivers()["open_by_default_from"])
-
-
 def cuda_needs(level: str) -> str | None:
     """The first driver version that runs a CUDA level (C(12.8), C(13)) by minor version compatibility; None: unknown.
 

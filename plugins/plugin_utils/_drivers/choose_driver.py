@@ -14,6 +14,7 @@ import typing as t
 from dataclasses import dataclass, field, replace
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.runfile_options import version_in
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import OPEN_BY_DEFAULT_FROM
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import releases
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.components import HostVars
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import Change, Refusals, Refused
@@ -214,7 +215,7 @@ def _best(found: t.Iterable[Candidate], request: Request, release: Release) -> C
 
     def rank(one: Candidate) -> tuple[bool, bool, tuple[int, bool], tuple[int, ...], int, bool]:
         text = one.version.text
-        usual = "open" if one.version.branch >= releases.open_by_default_from() else "proprietary"
+        usual = "open" if one.version.branch >= OPEN_BY_DEFAULT_FROM else "proprietary"
         return (text == default, text in release.drivers, _releases_of_versions().get(text, (-1, False)),
                 one.version.key, -sources.index((one.source, one.signed)), one.flavour == usual)
 
@@ -247,9 +248,8 @@ def _why_flavour(space: Universe, rules: t.Sequence[Constraint], driver: Candida
         return f"{driver.flavour} kernel modules: {request.flavour_by}"
     why = _excluded(space, rules, lambda one: one.version == driver.version and one.flavour != driver.flavour)
     if not why:
-        first = releases.open_by_default_from()
         why = ("every GPU supports open modules" if driver.flavour == "open"
-               else f"the vendor's installer selects open modules from branch {first} on")
+               else f"the vendor's installer selects open modules from branch {OPEN_BY_DEFAULT_FROM} on")
     return f"{driver.flavour} kernel modules: auto: {why}"
 
 

@@ -161,7 +161,7 @@ def _plan(asked: PlanInputs, facts: HostFacts, variables: HostVars, places: t.Ma
     for component in ON_HOSTS:
         name = component.name
         try:
-            place, why = _place(asked, component, places[name], planning.profile, variables, named)
+            place, why = _place(asked, component, places, planning.profile, variables, named)
             planning.parts[name] = (
                 {"placement": place, "because": [why]} if place == "cluster" or component.host_plan is None
                 else component.host_plan(Host(asked, facts, variables, place, why, planning.notes)))
@@ -224,23 +224,24 @@ def _no_longer_managed(planning: _Planning) -> t.Iterator[str]:
                    f"{name}, with --limit for some hosts only.")
 
 
-def _place(asked: PlanInputs, component: Component[Value], place: str, profile: Profile | None, variables: HostVars,
-           named: t.Collection[str]) -> tuple[str, str]:
-    """The placement and its reason, (C(host), C(cluster) or C(none), reason). place: the placement in gpu_placement.
-    Raises Refused for a requested component that the profile of the host does not allow."""
-    name, section = component.name, component.entry.section
+def _place(asked: PlanInputs, component: Component[Value], places: t.Mapping[str, str], profile: Profile | None,
+           variables: HostVars, named: t.Collection[str]) -> tuple[str, str]:
+    """The placement and its reason, (C(host), C(cluster) or C(none), reason). places: the placements of all components
+    in gpu_placement. Raises Refused for a requested component that the profile of the host does not allow."""
+    name, section, place = component.name, component.entry.section, places[component.name]
     requested = name in named or component.asked_for(variables)
     # A component that the policy disables is delivered if the inventory requests it, or if another component needs it.
-    needed = bool(component.options) and (name in named or component.needed(asked, variables))
+    needed = component.needed(asked, variables, places)
+    forced = bool(component.options) and (name in named or bool(needed))
     enabled = not section or asked.policy.enabled(section)
     if place == "cluster" and enabled:
         return place, "delivered in the cluster"
     if place == "none":
         return place, "it is set to none in gpu_placement"
-    if not enabled and (place == "cluster" or not needed):
+    if not enabled and (place == "cluster" or not forced):
         return "none", f"{section}.enabled is false"
     if profile is None or profile.owner(name) == "ours" or (requested and profile.replaceable(name)):
-        return "host", ""
+        return "host", "" if enabled else needed
     if requested:
         raise Refused(f"the component {component.entry.title} is requested, but {profile.reason(name)}",
                       "Remove the component from gpu_placement and its variables from this host.",

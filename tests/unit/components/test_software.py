@@ -158,6 +158,12 @@ def test_what_the_policy_says() -> None:
     assert list(engine["software"]) == ["dcgm"]
     asked, _notes = plan(policy(dcgm={"enabled": False}))
     assert asked["dcgm"]["because"] == ["the DCGM exporter needs it"]
+    for elsewhere in ("none", "cluster"):
+        off, _notes = plan(policy(dcgm={"enabled": False}), placement={"dcgm_exporter": elsewhere})
+        assert off["dcgm"]["because"] == ["not delivered: dcgm.enabled is false"], elsewhere
+    named, notes = plan(policy(dcgm={"enabled": False}), placement={"dcgm": "host", "dcgm_exporter": "none"})
+    assert named["dcgm"]["placement"] == "host" and named["dcgm"]["because"] == []
+    assert not [note for note in notes if "dcgm" in note]
 
 
 def test_counters_that_values_carry() -> None:

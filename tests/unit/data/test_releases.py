@@ -200,7 +200,7 @@ def test_which_branches_there_are() -> None:
     assert [branch.number for branch in known if "proprietary" not in branch.flavours] == [620]
     cudas = [releases.version_key(branch.cuda) for branch in known if branch.cuda]
     assert cudas == sorted(cudas)
-    assert releases.branch(999) is None and releases.open_by_default_from() == 560
+    assert releases.branch(999) is None
 
 
 @pytest.mark.parametrize(("name", "modules", "first", "last", "cuda"), [

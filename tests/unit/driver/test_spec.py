@@ -36,7 +36,17 @@ def test_kernel_module_type(wanted: str, ids: list[str], expected: str) -> None:
 
 def test_old_branches_have_proprietary_modules_only() -> None:
     assert kernel_module_type(Spec(branch="510"), gpus(A100)) == "proprietary"
-    assert kernel_module_type(Spec(version="515.105.01"), gpus(A100)) == "open"
+
+
+@pytest.mark.parametrize(("spec", "device", "expected"), [
+    (Spec(version="550.163.01"), A100, "proprietary"),
+    (Spec(branch="555"), UNKNOWN, "proprietary"),
+    (Spec(branch="560"), A100, "open"),
+    (Spec(branch="550"), GH200, "open"),
+    (Spec(branch="550", gds=True), A100, "open"),
+])
+def test_auto_is_open_from_branch_560_on_or_if_it_is_needed(spec: Spec, device: str, expected: str) -> None:
+    assert kernel_module_type(spec, gpus(device)) == expected
 
 
 @pytest.mark.parametrize(("wanted", "ids", "error", "words"), [
