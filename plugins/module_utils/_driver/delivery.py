@@ -86,7 +86,6 @@ class PackageDelivery:
         self.warnings: t.List[str] = []
         self.repository = source.repository(host.spec) if source else None
         self.work = PackageWork(manager, host.journal, self.repository)
-        self.before = PackageState({})  # the state before the installation, set by L(plan)
 
     def installed(self) -> str | None:
         """See L(Delivery)."""
@@ -102,7 +101,7 @@ class PackageDelivery:
     def plan(self, now: DriverState, flavour: str) -> tuple[str, list[Step]]:
         """See L(Delivery)."""
         spec, source, work = self.host.spec, self._source, self.work
-        state = self.before = self.state or work.manager.read()
+        state = self.state or work.manager.read()
         self.installation = self._choose_installation(now, state)
         installed = source.installed(state.installed)
         releases = kernels(self.host.root, now)
@@ -265,20 +264,6 @@ class PackageDelivery:
         raise problem or RepositoryError(f"The repository of source {self.name} has no driver of {spec.wanted()}.",
                                          f"It has {', '.join(offered[:12]) or 'no driver'}.", wanted=spec.wanted(),
                                          available=offered)
-
-    def restore_versions(self, former: PackageState) -> list[Step]:
-        """The steps that restore the former versions of changed packages, if the repository contains these versions.
-
-        L(plan) does not plan these steps, because it accepts any version of some packages.
-        """
-        state, known = self.work.manager.read(), self.host.journal.of_kind("package")
-        wanted = {name: version for name, version in former.installed.items()
-                  if name in known and state.installed.get(name) != version}
-        if not wanted:
-            return []
-        with self.work.manager.probe(self._source.repository(self.host.spec)) as probe:
-            available = {name: version for name, version in wanted.items() if version in probe.candidates.get(name, ())}
-            return self.work.plan_install(probe, state, available) if available else []
 
     def displaced(self) -> list[Step]:
         """See L(Delivery). Only called before a .run file is installed, because packages replace packages in one

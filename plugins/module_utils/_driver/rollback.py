@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.attempt import Attempt
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.build import Build
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.delivery import PackageDelivery, installed
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.delivery import installed
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.fabric_settings import (
     FORMER_SETTINGS,
     FabricSettings,
@@ -23,7 +23,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.fabric_setti
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.initramfs import request_rebuild
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.modules import LOAD, UNLOAD, Modules
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import DesiredDriver, Host
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.plan import changes_driver, gate_driver
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.plan import gate_driver
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.prebuilt import Prebuilt
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.runfile import RunfileDelivery, origin
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.runfile_options import version_in
@@ -184,9 +184,8 @@ class Rollback:
         spec = former.spec(host.spec)
         if former.version == self.attempt.desired.version and host.spec.runfile:
             spec = replace(spec, runfile=host.spec.runfile)  # its name need not contain the version
-        files_changed = self.in_progress or changes_driver(self.attempt.executor.started)
         restoration = Attempt(replace(host, spec=spec), read_driver_state(host.root, host.run), "idle", _PARTS,
-                              None if files_changed else former.version)
+                              None if self.in_progress else former.version)
         # The services of the fabric are not stopped or restarted.
         steps = [step for step in restoration.steps if not interrupts(step)]
         # Modules that the attempt has loaded are unloaded at any level; other services are stopped only from level
@@ -195,8 +194,6 @@ class Rollback:
         if pending:
             raise HostError(f"The modules cannot be unloaded: {pending[0].pending_reason}.")
         restoration.apply([step for step in steps if former.loaded or step.action != LOAD])
-        if files_changed and not self.in_progress:
-            restoration.apply(self._restore_versions(restoration))
         if self.journal.get(FORMER, FORMER_SETTINGS) is not None:
             self._restore_settings()
             forget_restart(self.journal, FABRIC_MANAGER)  # it was stopped with the modules, or still runs as before
@@ -240,12 +237,6 @@ class Rollback:
         changed = part.differing()
         part.put_back()
         return changed
-
-    def _restore_versions(self, restoration: Attempt) -> list[Step]:
-        failed, delivery = self.attempt.delivery, restoration.delivery
-        if isinstance(failed, PackageDelivery) and isinstance(delivery, PackageDelivery):
-            return delivery.restore_versions(failed.before)
-        return []
 
     def _start(self, restoration: Attempt, before: DriverState) -> None:
         """Loads the other modules that were loaded before, starts the services that ran before, and checks the driver.

@@ -100,7 +100,11 @@ def _unused_configurations(policy: Policy) -> list[str]:
 
 def cluster_plan(context: component.Context, shared: component.PresentPlan) -> LabelsPart:
     """The plan in a cluster. The pods use the configurations of the device plugin. Raises Refused."""
-    config: component.Config = {**plugin_config(context), "data": {}}
+    config = plugin_config(context)
+    if config["data"] and "device_plugin" not in context.present:
+        # The ConfigMap is delivered with the device plugin, and pods do not start without a ConfigMap that they mount.
+        config["name"] = config["default"] = config["checksum"] = ""
+    config["data"] = {}
     # Without a configuration, the pods have no container with the device plugin's image.
     secrets = shared["pull_secrets"] if config["name"] else pull_secrets(
         context.policy, ("feature_discovery", "validator"), context.secrets)

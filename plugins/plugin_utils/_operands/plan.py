@@ -69,7 +69,17 @@ def plan(client: Client, wanted: t.Sequence[Wanted], live: Live, components: t.C
         raise ClusterError(" ".join(problem for problem, _hint in problems), f"{' '.join(hints)} Nothing has been "
                            "changed.", verb="plan", reason="Foreign")
     stay = [key for key in live if key[1] == "DaemonSet" and live[key]["metadata"]["name"] in kept]
-    return changes + prune(client, live, {*(one.key for one in wanted), *stay}, components)
+    gone = prune(client, live, {*(one.key for one in wanted), *stay}, components)
+    read = {key for one in wanted for key in _config_maps(one.manifest)}
+    # The policy named the content of such a ConfigMap before, and now only its name: from now on it is the user's.
+    return changes + [replace(one, action="release") if objects.key_of(one.live) in read else one for one in gone]
+
+
+def _config_maps(manifest: Object) -> t.Iterator[Key]:
+    """The ConfigMaps that the pods of a workload mount."""
+    spec = (manifest.get("spec") or {}).get("template", {}).get("spec") or {}
+    names = [(volume.get("configMap") or {}).get("name") for volume in spec.get("volumes") or ()]
+    yield from (("v1", "ConfigMap", manifest["metadata"].get("namespace", ""), name) for name in names if name)
 
 
 def prune(client: Client, live: Live, wanted: t.Collection[Key], components: t.Collection[str] | None) -> list[Change]:

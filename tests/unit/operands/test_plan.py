@@ -109,6 +109,16 @@ def test_only_what_is_ours_and_of_these_components_goes() -> None:
     assert planned([], there, []) == []
 
 
+def test_a_config_map_that_pods_still_mount_becomes_that_of_the_user() -> None:
+    """A policy that has named the content of a ConfigMap, and now names the ConfigMap only."""
+    daemon_set = workload(volumes=[{"name": "v", "configMap": {"name": "layouts"}}, {"name": "h", "hostPath": {}}])
+    there = [ours(daemon_set), *(ours(make("ConfigMap", name)) for name in ("layouts", "other")),
+             ours(make("ConfigMap", "layouts", space="t"))]
+    kept, *gone = ids(planned([daemon_set], there))
+    assert kept == "keep: DaemonSet s/d"
+    assert gone == ["release: ConfigMap s/layouts", "delete: ConfigMap s/other", "delete: ConfigMap t/layouts"]
+
+
 CRD = make("CustomResourceDefinition", "widgets.x.example", "apiextensions.k8s.io/v1", "", spec={
     "group": "x.example", "scope": "Namespaced", "names": {"kind": "Widget", "plural": "widgets"},
     "versions": [{"name": "v1alpha1", "served": False}, {"name": "v1", "served": True}]})

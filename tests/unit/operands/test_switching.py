@@ -94,5 +94,7 @@ CLIENTS = {
     "container_toolkit": {"DaemonSet gpu-operator/nvidia-device-plugin-daemonset",
                           "DaemonSet gpu-operator/nvidia-mig-manager"},
     "dcgm": {"DaemonSet gpu-operator/nvidia-dcgm-exporter"},
-    "device_plugin": {"DaemonSet gpu-operator/nvidia-operator-validator"},  # it proves no plugin that nobody delivers
+    # The validator does not check it, and GPU feature discovery does not mount its ConfigMap.
+    "device_plugin": {"DaemonSet gpu-operator/nvidia-operator-validator",
+                      "DaemonSet gpu-operator/gpu-feature-discovery"},
 }
