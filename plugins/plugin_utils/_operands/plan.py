@@ -72,7 +72,8 @@ def plan(client: Client, wanted: t.Sequence[Wanted], live: Live, components: t.C
     gone = prune(client, live, {*(one.key for one in wanted), *stay}, components)
     read = {key for one in wanted for key in _config_maps(one.manifest)}
     # The policy named the content of such a ConfigMap before, and now only its name: from now on it is the user's.
-    return changes + [replace(one, action="release") if objects.key_of(one.live) in read else one for one in gone]
+    return changes + [replace(one, action="release") if one.live and objects.key_of(one.live) in read else one
+                      for one in gone]
 
 
 def _config_maps(manifest: Object) -> t.Iterator[Key]:
