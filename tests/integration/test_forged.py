@@ -28,6 +28,7 @@ Data = dict[str, Any]
 SOUND, REMEMBERED = "sound", "remembered"
 # Those of which all hosts of the play ask gpu_info first.
 LOOKING = ("site", "verify", "status", "preflight")
+EVIDENCE = "gpu_evidence"
 COMPONENTS = ("nvidia_driver", "container_toolkit", "nvidia_software", "mig_config")
 # Facts that a cache may hold of a host: variables of this collection, of which each is refused.
 CACHED = {**{name: value for name, value in forged.VARIABLES.items() if name.startswith(("gpu_", "driver_"))},
@@ -86,7 +87,9 @@ def answers() -> list[tuple[str, bytes]]:
         every = [*forged.of_variables(good[module])[::4], *forged.of_keys(good[module]),
                  *forged.of_read(good[module])[::9], *forged.outputs(good[module])[:17]]
         found += [(module, one) for one in every[number::len(COMPONENTS)][::2]]
-    return found
+    logged = good[EVIDENCE]
+    return [*found, *((EVIDENCE, one) for one in [*forged.of_keys(logged)[::6], *forged.of_read(logged)[::9],
+                                                  *forged.outputs(logged)[:6]])]
 
 
 @pytest.fixture(scope="module")
@@ -101,15 +104,18 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Fleet:
 
 
 def part(playbook: str) -> list[str]:
-    """The forging hosts of a playbook. The playbooks of LOOKING share all hosts; each other playbook has every
-    sixth."""
-    names = [f"forged-{number}" for number in range(len(answers()))]
+    """The forging hosts of a playbook: for diagnose those that forge the answer of its own module. The playbooks of
+    LOOKING share all others; each other playbook has every sixth."""
+    evidence = [f"forged-{number}" for number, (module, _output) in enumerate(answers()) if module == EVIDENCE]
+    names = [name for name in (f"forged-{number}" for number in range(len(answers()))) if name not in evidence]
+    if playbook == "diagnose":
+        return evidence
     if playbook not in LOOKING:
         return names[::6]
     return names[LOOKING.index(playbook)::len(LOOKING)]
 
 
-@pytest.mark.parametrize("playbook", [*LOOKING, "remove"])
+@pytest.mark.parametrize("playbook", [*LOOKING, "diagnose", "remove"])
 def test_forged_answers(fleet: Fleet, playbook: str) -> None:
     assert len(answers()) >= 60
     hosts, alone = part(playbook), fleet.alone(playbook)

@@ -5,6 +5,9 @@
 
 from __future__ import annotations
 
+import tarfile
+from pathlib import Path
+
 import pytest
 
 from tests.integration import user
@@ -97,7 +100,8 @@ def test_drift_is_repaired_exactly(lab: LabHosts, hosts: Converged) -> None:
     assert [check.steps(host) for host in HOSTS] == [{}, {}, {}]
 
 
-def test_what_files_and_packages_do_not_show_is_seen_and_repaired(lab: LabHosts, hosts: Converged) -> None:
+def test_what_files_and_packages_do_not_show_is_seen_and_repaired(lab: LabHosts, hosts: Converged,
+                                                                  tmp_path: Path) -> None:
     library = lab.sh("gpu-l1", "readlink -f /usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1").strip()
     # With its number, which nodes of the lab do not have and one that is made anew has: so that it is the same again.
     lab.sh("gpu-l1", "rm /dev/nvidia2; mknod -m 666 /dev/nvidia2 c 195 2; systemctl start gpuops-cdi-refresh")
@@ -108,8 +112,17 @@ def test_what_files_and_packages_do_not_show_is_seen_and_repaired(lab: LabHosts,
     lab.sh("gpu-a1", "touch /etc/containerd/config.toml")
     began = lab.sh("gpu-a1", "systemctl show -p MainPID --value containerd")
     verify = user.playbook("verify", lab.wishes)
-    status = user.playbook("status", lab.wishes)
+    bundle = tmp_path / "support.tar.gz"
+    status = user.playbook("diagnose", lab.wishes, gpu_support_bundle=str(bundle))
     assert (verify.rc != 0, status.rc) == (True, 0), status.output
+    found, = [line["result"]["diagnoses"] for line in status.results if line["action"].endswith(".gpu_diagnosis")]
+    first = {host: one["causes"][0] for one in found for host in one["machines"] if one["causes"]}
+    assert {host: cause["concern"] for host, cause in first.items()} == {
+        "gpu-a1": "container toolkit", "gpu-a2": "driver", "gpu-l1": "driver"}
+    assert library in first["gpu-l1"]["cause"], found
+    with tarfile.open(bundle) as archive:
+        assert {f"gpu-support/hosts/{host}/{name}" for host in HOSTS for name in ("facts.json", "services.log")} <= {
+            *archive.getnames()}
     for words in (library, "/dev/nvidia2: missing", "/dev/nvidia3: mode 0000", "/usr/bin/nvidia-ctk",
                   "containerd has not loaded its current configuration", "/etc/modprobe.d/gpuops-nouveau.conf"):
         assert words in verify.output, verify.output

@@ -34,7 +34,8 @@ WARM = Pool(PYTHON, HOME, {})
 # Actions that run no module on the host.
 ON_CONTROLLER = {"ansible.builtin.assert", "ansible.builtin.debug", "ansible.builtin.set_fact", "ansible.builtin.meta",
                  "ansible.builtin.validate_argument_spec",
-                 "gpuops.nvidia.gpu_policy", "gpuops.nvidia.gpu_verify", "gpuops.nvidia.gpu_report"}
+                 "gpuops.nvidia.gpu_policy", "gpuops.nvidia.gpu_verify", "gpuops.nvidia.gpu_report",
+                 "gpuops.nvidia.gpu_diagnosis"}
 
 
 @dataclass

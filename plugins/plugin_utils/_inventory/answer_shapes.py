@@ -135,6 +135,9 @@ ANSWER: dict[str, Shape] = {
     "reboot_required": _FLAG, "touched": Rows(_NAME, _GPUS), "in_free_space": Rows(_NAME, _GPUS),
     "holders": Rows(_CLIENT, _CLIENTS),
     "mok": Fields({"enrolled": _MAYBE_FLAG, "pending": _FLAG}, closed=False),
+    "evidence": Table(_NAME, Text(longest=100_000), 16),
+    "explained": Rows(Fields({"message": _WORDS, "meaning": _LONG, "action": _LONG}), 64),
+    "dcgm": Fields({"ran": _FLAG, "passed": _MAYBE_FLAG, "why": _LONG}),
     "labels": LABELS, "unread": Rows(Fields({"gpu": Nullable(_PCI), "error": _WORDS}), _GPUS),
     "diff": Rows(Table(_NAME, Text(longest=16 * 2**20), 16), _STEPS),
 }

@@ -31,6 +31,9 @@ SAMPLES = (FACTS, "validator_result")
 # Registered results for a cluster: of operands, gpu_labels and gpu_verify.
 OPERANDS, DEPLOY_LABELS, CLUSTER_CHECKS = "operands_result", "deploy_labels_result", "preflight_cluster"
 
+# The registered result of gpu_evidence.
+EVIDENCE = "preflight_evidence"
+
 # The name and the message of the task that failed in the preview of a host; the role preflight sets both.
 FAILURE = "preflight_failure"
 # The components whose modules run in check mode in a preview.
@@ -357,6 +360,12 @@ def _of_cluster(task_vars: Variables, name: str) -> list[Data]:
 
 def _error(result: Data) -> Data:
     return result.get("error") or {"message": str(result.get("msg") or ""), "hint": ""}
+
+
+def evidence(task_vars: Variables, host: str) -> Data | None:
+    """The answer of gpu_evidence in this run on a host, None if there is none."""
+    found = _registered(task_vars, host, EVIDENCE)
+    return found if {"evidence", "explained", "dcgm"} <= found.keys() else None
 
 
 def samples(task_vars: Variables, host: str) -> list[Data] | None:

@@ -57,7 +57,7 @@ KEYS: tuple[Data, ...] = (
 # Keys that roles, playbooks and reports read of the answers of modules, or Ansible does.
 READ = ("changed", "failed", "msg", "error", "plan", "pending", "diff", "components", "facts", "labels", "unread",
         "samples", "reboot_required", "mok", "holders", "touched", "unreachable", "skipped", "rc", "warnings",
-        "exception", "state")
+        "exception", "state", "evidence", "explained", "dcgm")
 
 
 def places(value: Any, path: Path = ()) -> Iterator[Path]:

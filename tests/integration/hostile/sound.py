@@ -40,6 +40,9 @@ def answers(facts: Data) -> dict[str, Data]:
         "mig_config": {**CHANGE, "touched": ["0000:07:00.0"], "holders": []},
         "gpu_labels": {"changed": False, "labels": {"nvidia.com/gpu.count": "8"}, "unread": [],
                        "ansible_facts": {"gpu_labels": {"nvidia.com/gpu.count": "8"}, "gpu_labels_unread": []}},
+        "gpu_evidence": {"changed": False, "evidence": {"kernel.log": "NVRM: loaded"},
+                         "explained": [{"message": "m", "meaning": "w", "action": "a"}],
+                         "dcgm": {"ran": False, "passed": None, "why": "not asked"}},
         "nvidia_software": {**CHANGE, "components": {"dcgm": {"plan": [STEP], "pending": []}}},
     }
 

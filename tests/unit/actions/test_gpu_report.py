@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from ansible.errors import AnsibleError
 from ansible_collections.gpuops.nvidia.plugins.action import gpu_policy, gpu_report
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions import output_file
 from ansible_collections.gpuops.nvidia.tests.unit.inventory.test_inventory_vars import task_vars
 from ansible_collections.gpuops.nvidia.tests.unit.reports.test_report import fleet
 from ansible_collections.gpuops.nvidia.tests.unit.reports.test_report_cluster import part
@@ -27,7 +28,8 @@ from tests.fuzz import spoil
 @pytest.fixture
 def printed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     lines: list[str] = []
-    monkeypatch.setattr(gpu_report, "display", SimpleNamespace(display=lines.append))
+    for module in (gpu_report, output_file):
+        monkeypatch.setattr(module, "display", SimpleNamespace(display=lines.append))
     return lines
 
 

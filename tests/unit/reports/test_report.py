@@ -11,8 +11,8 @@ import pathlib
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.action import gpu_report
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions import output_file
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.verify import verify, with_pending
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import releases
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.resolve import resolve
@@ -134,4 +134,4 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path: pathlib.Path) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
     for path, act in ((tmp_path / "file" / "report.html", "written"), (tmp_path, "read")):
         with pytest.raises(InputError, match=f"html_path: {path} cannot be {act}: .*. Name a file in a folder"):
-            gpu_report._write("html_path", str(path), b"text", False)
+            output_file.write("html_path", str(path), b"text", False)
