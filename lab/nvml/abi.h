@@ -64,4 +64,10 @@ typedef struct { unsigned pid; unsigned long long usedGpuMemory; } ProcessInfoV1
 typedef struct { unsigned pid; unsigned long long usedGpuMemory; unsigned gpuInstanceId, computeInstanceId; } ProcessInfo;
 typedef struct { unsigned gpu, memory; } Utilization;
 typedef struct { unsigned version, sensorType; int temperature; } Temperature;
+typedef struct {
+    unsigned fieldId, scopeId;
+    long long timestamp, latencyUsec;
+    unsigned valueType, nvmlReturn;
+    union { double d; unsigned ui; unsigned long long ull; } value;
+} FieldValue;
 #endif

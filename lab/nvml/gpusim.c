@@ -17,6 +17,7 @@ static const char usage[] =
     "  pci                    a line for each GPU and NVSwitch, tab-separated: address, vendor, device, class,\n"
     "                         subsystem vendor, subsystem device, gpu|nvswitch, minor, UUID, VBIOS, name\n"
     "  caps                   the contents of /proc/driver/nvidia-caps/mig-minors\n"
+    "  kmsg                   the records of the faults xid, as /dev/kmsg has them\n"
     "  driver VERSION|none    the module that counts as loaded where GPUSIM_STATE is set\n"
     "  fabric STATE [CLUSTER CLIQUE]  NVLink fabric of all GPUs that have one: 1 not started, 2 in progress, 3 completed;\n"
     "                         CLUSTER: its UUID as 32 digits, zero where it ends at the machine\n"
@@ -49,6 +50,18 @@ static const struct { const char *name, *text; bool needs_value; } faults[] = {
     {"insufficient-resources", "creating instances gives INSUFFICIENT_RESOURCES (23)", false},
     {"create-fails-at", "the VALUEth creation of an instance gives CODE (23 unless named), later ones work", true},
     {"ecc-errors", "VALUE uncorrected ECC errors", true},
+    {"ecc-aggregate", "VALUE uncorrected ECC errors, all before the driver was loaded", true},
+    {"pages-pending", "a memory page waits for its retirement (GPUs before Ampere)", false},
+    {"rows-remapped", "VALUE rows are remapped after uncorrectable errors (Ampere and later, as the next two)", true},
+    {"remap-pending", "a row waits for its remapping until a reset or reload", false},
+    {"remap-failed", "a row could not be remapped", false},
+    {"nvlink-down", "NVLink number VALUE is inactive", true},
+    {"pcie-width", "the PCIe link has VALUE lanes", true},
+    {"pcie-generation", "the PCIe link has generation VALUE, also while the GPU is busy", true},
+    {"slowdown", "VALUE, a bit mask, is added to the reasons of the clocks: 32 SW thermal, 64 HW thermal, 128 power brake", true},
+    {"recovery", "the driver recommends recovery action VALUE: 1 reset, 2 reboot, 3 drain P2P, 4 drain and reset", true},
+    {"fabric-failed", "the GPU's registration with the NVLink fabric has ended with error VALUE", true},
+    {"xid", "the kernel log has Xid VALUE of the GPU, CODE times (once unless named)", true},
     {"memory-not-supported", "memory information gives NOT_SUPPORTED (3)", false},
 };
 
@@ -228,9 +241,13 @@ int main(int argc, char **argv) {
         return 0;
     }
     bool list = argc == 3 && !strcmp(command, "client") && !strcmp(argv[2], "list");
-    if (list || !strcmp(command, "show") || !strcmp(command, "pci")) {
+    if (list || !strcmp(command, "show") || !strcmp(command, "pci") || !strcmp(command, "kmsg")) {
         check(state_read(&s));
         if (list) return list_clients(&s);
+        if (!strcmp(command, "kmsg")) {
+            command_kmsg(&s);
+            return 0;
+        }
         if (!strcmp(command, "show"))
             state_print(&s, stdout);
         else

@@ -15,4 +15,5 @@ void command_init(int argc, char **argv);
 void command_load(const char *path);
 void command_pci(const State *state);
 void command_caps(void);
+void command_kmsg(const State *state);
 #endif

@@ -126,3 +126,19 @@ void command_caps(void) {
             for (unsigned ci = 0; ci < 8; ci++) printf("gpu%u/gi%u/ci%u/access %u\n", gpu, gi, ci, minor++);
         }
 }
+
+/* Kernel documentation, ABI/testing/dev-kmsg: priority,sequence,microseconds since boot,flag;text. One record a second. */
+void command_kmsg(const State *s) {
+    unsigned record = 0;
+    for (unsigned i = 0; i < s->fault_count; i++) {
+        const Fault *f = &s->faults[i];
+        if (strcmp(f->name, "xid")) continue;
+        for (unsigned gpu = 0; gpu < s->gpu_count; gpu++) {
+            unsigned domain = 0, bus = 0, slot = 0;
+            sscanf(s->gpus[gpu].pci, "%x:%x:%x", &domain, &bus, &slot);
+            for (long n = 0; (f->gpu == ALL_GPUS || f->gpu == (int)gpu) && n < (f->code ? f->code : 1); n++, record++)
+                printf("3,%u,%u,-;NVRM: Xid (PCI:%04x:%02x:%02x): %ld, pid=4711, name=python3\n", record, (record + 1) * 1000000,
+                       domain, bus, slot, f->value);
+        }
+    }
+}

@@ -145,6 +145,7 @@ API(nvmlDeviceGetTotalEccErrors)(Handle handle, unsigned kind, unsigned counter,
     GPU_CALL("nvmlDeviceGetTotalEccErrors", handle);
     if (kind > 1 || counter > 1 || !count) return INVALID_ARGUMENT;
     const Fault *fault = fault_find(call.state, "ecc-errors", d.gpu);
+    if (!fault && counter == 1) fault = fault_find(call.state, "ecc-aggregate", d.gpu);
     *count = fault && kind == 1 ? (unsigned long long)fault->value : 0;   /* uncorrected ones */
     return OK;
 }
@@ -177,7 +178,8 @@ API(nvmlDeviceGetGpuFabricInfo)(Handle handle, FabricInfo *out) {
     int state = fabric_state(&call, &d);
     if (!out) return INVALID_ARGUMENT;
     if (state < 0) return NOT_SUPPORTED;
-    *out = (FabricInfo){.state = (unsigned char)state};
+    const Fault *failed = fault_find(call.state, "fabric-failed", d.gpu);
+    *out = (FabricInfo){.state = (unsigned char)state, .status = failed ? (unsigned)failed->value : OK};
     fabric_ids(call.state, out->clusterUuid, &out->cliqueId);
     return OK;
 }

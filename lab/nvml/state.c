@@ -294,7 +294,9 @@ void gpu_reset(State *s, int gpu) {
     const Fault *fault;
     g->gi_count = 0;
     g->mig_current = g->mig_pending;
-    while ((fault = fault_find(s, "reset-required", gpu))) fault_remove(s, fault);
+    static const char *const healed[] = {"reset-required", "remap-pending", "pages-pending", "recovery"};
+    for (unsigned i = 0; i < sizeof healed / sizeof *healed; i++)
+        while ((fault = fault_find(s, healed[i], gpu))) fault_remove(s, fault);
 }
 
 void module_reload(State *s) {

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 ARCHITECTURES = {"Volta": 5, "Turing": 6, "Ampere": 7, "Ada": 8, "Hopper": 9, "Blackwell": 10}
-DEFINITION = re.compile(r"^(?:(?:API|PROCESS_CALL|NUMBER_CALL)\(|.*visibility.* const char \*)(nvml\w+)", re.MULTILINE)
+DEFINITION = re.compile(r"^(?:(?:API|\w+_CALL)\(|.*visibility.* const char \*)(nvml\w+)", re.MULTILINE)
 LOOKUPS = """
 const unsigned board_count = sizeof boards / sizeof *boards;
 

@@ -35,6 +35,7 @@ class ActionModule(ControllerAction):
         "plan": {"type": "dict"},
         "hosts": {"type": "dict"},
         "cluster": {"type": "dict"},
+        "health": {"type": "bool", "default": False},
         "html_path": {"type": "path"},
         "json_path": {"type": "path"},
     }
@@ -43,7 +44,8 @@ class ActionModule(ControllerAction):
         """Prints the report, and writes the requested files."""
         plan, ahead = arguments["plan"] or {}, arguments["show"] in ("plan", "preflight")
         report_shapes.check(plan, ahead, hosts=arguments["hosts"], cluster=arguments["cluster"])
-        report = report_input.collect(task_vars, plan, ahead, arguments["hosts"], arguments["cluster"])
+        report = report_input.collect(task_vars, plan, ahead, arguments["hosts"], arguments["cluster"],
+                                      arguments["health"])
         found = report["findings"]
         shown = Report.of(report)
         display.display(f"\n{_RENDER[arguments['show']](shown, style())}")

@@ -113,6 +113,20 @@ facts:
           GPU.
         - C(mig) is null if the GPU is not MIG-capable or NVML cannot read it. C(instances) are its GPU instances by
           placement, each with its MIG devices. C(error) is the reason if a GPU could not be read.
+        - C(health) is what NVML says about the condition of the GPU, null if the GPU does not answer. A value that the
+          GPU or its driver does not know is null.
+        - C(health.ecc) has the numbers of uncorrectable memory errors since the driver was loaded (C(volatile)) and in
+          the life of the GPU (C(aggregate)). C(health.retired_pages_pending) says whether a page waits for its
+          retirement (GPUs before Ampere). C(health.remapped_rows) has the rows that were remapped, and whether a
+          remapping is pending or has failed (Ampere and later).
+        - C(health.nvlink) has the number of NVLinks and the numbers of those that are down, null for a GPU without
+          NVLinks. C(health.pcie) has the current width and generation of the PCIe link, and the highest that the GPU
+          and its slot allow. C(health.idle) says whether nothing runs on the GPU; it then reduces its link.
+        - C(health.slowdown) lists why the clocks are reduced, V(hw), V(hw_thermal), V(hw_power_brake) or V(sw_thermal).
+        - C(health.fabric) is the registration with the NVLink fabric. C(state) is V(not_started), V(in_progress) or
+          V(completed), C(status) an error number of NVML, 0 for none. It is null for a GPU without a fabric.
+        - C(health.recovery) is what the driver recommends, V(none), V(reset), V(reboot), V(drain_p2p),
+          V(drain_and_reset), V(recover_imex_domain), V(bus_reset) or V(system_reboot).
       type: list
       elements: dict
       returned: always
@@ -133,6 +147,16 @@ facts:
           memory_mib: 81920
           mig: {enabled: false, pending: false, instances: []}
           fabric: null
+          health:
+            ecc: {volatile: 0, aggregate: 0}
+            retired_pages_pending: null
+            remapped_rows: {correctable: 0, uncorrectable: 0, pending: false, failed: false}
+            nvlink: {links: 12, down: []}
+            pcie: {width: 16, width_max: 16, generation: 4, generation_max: 4}
+            idle: true
+            slowdown: []
+            fabric: null
+            recovery: none
           error: null
     nvswitches:
       description: NVSwitch bridges on the PCI bus.
@@ -149,6 +173,17 @@ facts:
       type: dict
       returned: always
       sample: {switches: 6, fabric: nvswitch}
+    xids:
+      description:
+        - The Xids that the driver has written to the kernel log since boot, by GPU (C(pci), also of a GPU that is no
+          longer on the bus) and number (C(xid)), with how often, and the times of the first and the last one.
+        - Read from the journal, or from C(/dev/kmsg), which has only the newest messages. It is null if neither can be
+          read, and empty if no driver is loaded.
+      type: list
+      elements: dict
+      returned: always
+      sample:
+        - {pci: "0000:3b:00.0", xid: 79, count: 1, first: "2026-11-27T20:01:02Z", last: "2026-11-27T20:01:02Z"}
     mellanox:
       description: Whether the host has a Mellanox network adapter.
       type: bool
@@ -311,7 +346,7 @@ samples:
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils import _module_main
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.collect import collect
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.label_facts import nvml_snapshot
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.health import health_snapshot
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Result
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import run
@@ -319,7 +354,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._run import run
 
 def look(module: _module_main.Module) -> Result:
     """The result of the module."""
-    snapshot = nvml_snapshot()
+    snapshot = health_snapshot()
     result: Result = {"changed": False, "facts": collect(Root(), run, snapshot)}
     if module.params["cuda_samples"]:
         from ansible_collections.gpuops.nvidia.plugins.module_utils._cuda import samples

@@ -394,7 +394,8 @@ cluster:
 checks:
   description:
     - The findings of the preflight, as a list of C(host) (or V(cluster)), C(check), C(severity) (V(error),
-      V(warning) or V(info)), C(text) and C(fix). On a refusal they are in RV(error).
+      V(warning) or V(info)), C(text), C(fix) and C(detail), which is what of the host has the problem. On a refusal
+      they are in RV(error).
   returned: success, with O(resolve)
   type: list
   elements: dict
@@ -406,6 +407,7 @@ checks:
         the driver cannot be built: kernel 6.8.0-31-generic has no headers here, and linux-headers-6.8.0-31-generic is
         not in the package index
       fix: Boot a kernel whose headers the package source has, or add the source of this one
+      detail: ""
 batch:
   description: The number of hosts that may be disturbed at the same time, from C(gpu_max_unavailable).
   returned: success, unless a policy is only compared or exported

@@ -45,6 +45,12 @@ options:
       - If this is not set, they are taken from O(plan) and from C(operands_result), C(deploy_labels_result) and
         C(preflight_cluster), registered on a host of the play or of the group C(gpu_control).
     type: dict
+  health:
+    description:
+      - Whether V(result) and V(state) show the findings about the health of the GPUs, from the facts of the hosts.
+        V(plan) and V(preflight) always show them.
+    type: bool
+    default: false
   html_path:
     description: A file on the controller for the report as one self-contained HTML page.
     type: path
@@ -58,6 +64,12 @@ EXAMPLES = r"""
   gpuops.nvidia.gpu_report:
     show: result
     html_path: gpu-report.html
+  run_once: true
+
+- name: Print the current state and the health of the GPUs
+  gpuops.nvidia.gpu_report:
+    show: state
+    health: true
   run_once: true
 
 - name: Print all findings, and write them as JSON
@@ -85,7 +97,9 @@ json_path:
   type: str
   sample: /home/user/preflight.json
 findings:
-  description: The findings of the preflight, errors first. Empty if O(show) is V(result) or V(state).
+  description:
+    - The findings of the preflight, errors first. If O(show) is V(result) or V(state), only those about the health of
+      the GPUs, and only with O(health).
   returned: success
   type: list
   elements: dict
@@ -105,6 +119,9 @@ findings:
     fix:
       description: What to do; empty if nothing has to be done.
       type: str
+    detail:
+      description: What of the host has the problem, such as the addresses of GPUs; empty for the whole host.
+      type: str
   sample:
     - host: gpu-1
       check: nouveau
@@ -112,6 +129,7 @@ findings:
       text: nouveau drives the GPUs, so the NVIDIA driver cannot be loaded
       fix: >-
         Write 'blacklist nouveau' and 'options nouveau modeset=0' to /etc/modprobe.d, rebuild the initramfs, reboot
+      detail: ""
 counts:
   description: The number of different findings, by severity.
   returned: success

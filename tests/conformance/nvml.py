@@ -117,6 +117,10 @@ FabricInfoV3 = structure(
 ProcessInfo = structure(
     "ProcessInfo", ("pid", c_uint), ("usedGpuMemory", c_ulonglong), *uints("gpuInstanceId", "computeInstanceId")
 )
+FieldValue = structure(
+    "FieldValue", *uints("fieldId", "scopeId"), ("timestamp", c_ulonglong), ("latencyUsec", c_ulonglong),
+    *uints("valueType", "nvmlReturn"), ("value", c_ulonglong),
+)
 Utilization = structure("Utilization", *uints("gpu", "memory"))
 
 

@@ -194,6 +194,79 @@ def test_slow_calls_and_ecc_errors(machine: Make) -> None:
         assert count.value == 7
 
 
+def uints(name: str, count: int) -> Callable[[nvml.Nvml, c_void_p], list[int]]:
+    """A call that writes this many unsigned integers."""
+
+    def read(library: nvml.Nvml, gpu: c_void_p) -> list[int]:
+        values = [c_uint() for _each in range(count)]
+        library.call(name, gpu, *map(byref, values))
+        return [value.value for value in values]
+
+    return read
+
+
+def errors_ever(library: nvml.Nvml, gpu: c_void_p) -> int:
+    count = c_ulonglong()
+    library.call("DeviceGetTotalEccErrors", gpu, 1, 1, byref(count))
+    return count.value
+
+
+def is_down(library: nvml.Nvml, gpu: c_void_p) -> int:
+    active = c_uint()
+    library.call("DeviceGetNvLinkState", gpu, 3, byref(active))
+    return int(not active.value)
+
+
+def clock_reasons(library: nvml.Nvml, gpu: c_void_p) -> list[int]:
+    reasons = [c_ulonglong(), c_ulonglong()]
+    library.call("DeviceGetCurrentClocksEventReasons", gpu, byref(reasons[0]))
+    library.call("DeviceGetCurrentClocksThrottleReasons", gpu, byref(reasons[1]))
+    return [reason.value & ~1 for reason in reasons]  # without "idle"
+
+
+def recovery(library: nvml.Nvml, gpu: c_void_p) -> int:
+    value = nvml.FieldValue(fieldId=230)
+    library.call("DeviceGetFieldValues", gpu, 1, byref(value))
+    assert value.nvmlReturn == 0
+    return int(value.value) & 0xFFFFFFFF
+
+
+ROWS = uints("DeviceGetRemappedRows", 4)
+
+
+@pytest.mark.parametrize(("fault", "board", "value", "read", "healthy", "faulty"), [
+    ("ecc-aggregate", "a100-80", 7, errors_ever, 0, 7),
+    ("pages-pending", "t4", 0, uints("DeviceGetRetiredPagesPendingStatus", 1), [0], [1]),
+    ("rows-remapped", "a100-80", 3, ROWS, [0, 0, 0, 0], [0, 3, 0, 0]),
+    ("remap-pending", "a100-80", 0, ROWS, [0, 0, 0, 0], [0, 0, 1, 0]),
+    ("remap-failed", "a100-80", 0, ROWS, [0, 0, 0, 0], [0, 0, 0, 1]),
+    ("nvlink-down", "a100-80", 3, is_down, 0, 1),
+    ("pcie-width", "l40s", 8, uints("DeviceGetCurrPcieLinkWidth", 1), [16], [8]),
+    ("pcie-generation", "l40s", 2, uints("DeviceGetCurrPcieLinkGeneration", 1), [4], [2]),
+    ("slowdown", "t4", 64, clock_reasons, [0, 0], [64, 64]),
+    ("recovery", "h100-80", 2, recovery, 0, 2),
+    ("fabric-failed", "h100-80", 9, lambda n, g: n.fill(nvml.FabricInfo, "DeviceGetGpuFabricInfo", g).status, 0, 9),
+])
+def test_faults_of_health(fault: str, board: str, value: int, read: Action, healthy: Any, faulty: Any,
+                          machine: Make) -> None:
+    host = machine(f"{board}=2")
+    for gpu in ("0", "1"):
+        host.sim("client", "add", "--gpu", gpu, "python3")  # an idle GPU reduces its link
+    with host.nvml.session() as library:
+        gpu, other = library.gpus()
+        assert read(library, gpu) == healthy
+        host.sim("fault", "set", fault, "0", str(value))
+        assert (read(library, gpu), read(library, other)) == (faulty, healthy)
+
+
+def test_xids_are_records_of_the_kernel_log(machine: Make) -> None:
+    host = machine("a100-80=2")
+    assert host.sim("kmsg") == ""
+    host.sim("fault", "set", "xid", "1", "79", "2")
+    assert [line[:47] for line in host.sim("kmsg").splitlines()] == [
+        "3,0,1000000,-;NVRM: Xid (PCI:0000:0f:00): 79, p", "3,1,2000000,-;NVRM: Xid (PCI:0000:0f:00): 79, p"]
+
+
 @pytest.mark.parametrize(("fault", "status"), [("in-use", nvml.IN_USE), ("mode-pending", nvml.RESET_REQUIRED)])
 def test_a_mode_change_stays_pending(fault: str, status: int, machine: Make) -> None:
     host = machine("a100-80=1")

@@ -28,6 +28,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import F
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.rootless import read_rootless
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.runtimes import read_runtimes, read_toolkit
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.software import read_components
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.xids import read_xids
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
 
 SCHEMA = 3
@@ -59,6 +60,8 @@ def collect(root: Root, run: Runner, snapshot: Snapshot) -> Fact:
         "gpus": gpus,
         "nvswitches": [{"pci": switch.address, "device_id": switch.device} for switch in bus.switches],
         "nvlink": {"switches": len(bus.switches), "fabric": fabric_of(models, len(bus.switches))},
+        # Without a loaded driver, nothing of the log is about the GPUs as they are now.
+        "xids": read_xids(root, run) if driver["loaded"] else [],
         "mellanox": bus.mellanox,
         "vgpu": vgpu_fact(bus),
         "driver": {**driver, "loaded": driver["loaded"] or snapshot["driver"],

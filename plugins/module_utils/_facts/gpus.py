@@ -11,7 +11,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import arch
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.pci import Bus, Function
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Fact, Root
 
-_FROM_NVML = ("index", "uuid", "minor", "serial", "memory_mib", "compute_capability", "mig", "fabric", "error")
+_FROM_NVML = ("index", "uuid", "minor", "serial", "memory_mib", "compute_capability", "mig", "fabric", "health",
+              "error")
 
 
 class Snapshot(t.TypedDict):

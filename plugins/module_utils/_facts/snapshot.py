@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ctypes
+import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import DeviceError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.gpus import Snapshot
@@ -49,7 +50,7 @@ class Snapshots(Nvml):
     @staticmethod
     def _unread(device: Device) -> Fact:
         empty = dict.fromkeys(("model", "uuid", "minor", "serial", "memory_mib", "compute_capability", "mig", "fabric",
-                               "error"))
+                               "health", "error"))
         return {"pci": device.pci or None, "device_id": device.device_id or None, "subsystem": device.subsystem or None,
                 "index": device.number, **empty}
 
@@ -76,8 +77,8 @@ class Snapshots(Nvml):
 
     def _fabric(self, device: Device) -> Fact | None:
         """C({cluster, clique}) of the GPU's NVLink fabric; None without a fabric that spans several machines."""
-        info = self._lib.c_nvmlGpuFabricInfo_t()
-        if self._try(self._lib.nvmlDeviceGetGpuFabricInfo, device.handle, ctypes.byref(info)) is None:
+        info = self._fabric_info(device)
+        if info is None:
             return None
         digits = bytes(info.clusterUuid).hex()
         joined = info.state == self._lib.NVML_GPU_FABRIC_STATE_COMPLETED and info.status == self._lib.NVML_SUCCESS
@@ -85,6 +86,12 @@ class Snapshots(Nvml):
             return None
         cluster = "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
         return {"cluster": cluster, "clique": info.cliqueId}
+
+    def _fabric_info(self, device: Device) -> t.Any:
+        """NVML's structure about the GPU's NVLink fabric; None if the GPU or its driver knows none."""
+        info = self._lib.c_nvmlGpuFabricInfo_t()
+        known = self._try(self._lib.nvmlDeviceGetGpuFabricInfo, device.handle, ctypes.byref(info)) is not None
+        return info if known else None
 
     def _mig_facts(self, device: Device) -> list[Fact]:
         """The fact C(gpus[].mig.instances)."""

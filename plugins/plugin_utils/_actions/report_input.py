@@ -15,15 +15,18 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.preflight_
 
 
 def collect(task_vars: Data, plan: Data, with_findings: bool, hosts: dict[str, Data] | None = None,
-            cluster: Data | None = None) -> Data:
+            cluster: Data | None = None, with_health: bool = False) -> Data:
     """The document of a report, which L(Report.of) reads. plan: the result of gpu_policy; hosts, cluster: those that a
-    user has written, None to collect them."""
+    user has written, None to collect them; with_health: whether the findings about the health of GPUs are shown even
+    without the others."""
     if cluster is None:
         cluster = inventory_vars.cluster(task_vars, plan.get("cluster"))
     known = _hosts(task_vars, bool(cluster)) if hosts is None else hosts
-    found = preflight.with_failures(
-        preflight.of_result(plan, {host: entry["facts"] for host, entry in known.items()}),
-        _failures(task_vars, known, plan) if hosts is None else {}) if with_findings else []
+    facts = {host: entry["facts"] for host, entry in known.items()}
+    found = preflight.health(facts) if with_health else []
+    if with_findings:
+        found = preflight.with_failures(preflight.of_result(plan, facts),
+                                        _failures(task_vars, known, plan) if hosts is None else {})
     return {"plan": plan if "hosts" in plan else None, "problem": preflight.error_of(plan).get("message"),
             "hosts": known,
             # Answers of hosts were made printable when they were received. Those of a cluster were not.

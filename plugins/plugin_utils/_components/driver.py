@@ -449,16 +449,21 @@ def _nvml_faults(facts: HostFacts) -> list[str]:
 _LOOK = "Search journalctl -k for NVRM and Xid messages"
 _RESET = ("Stop its GPU clients (a run stops them only for a change of the plan), then reset it: nvidia-smi "
           "--gpu-reset -i {pci}. If the reset is refused, reboot the host")
-_REBOOT = "Reboot the host, and power-cycle it if that does not help; the other GPUs stay in use"
+REBOOT = "Reboot the host, and power-cycle it if that does not help; the other GPUs stay in use"
 # (part of the error message, state of the GPU, remedy).
 _STATES = (
     ("RESET_REQUIRED", "needs a reset", _RESET),
-    ("GPU_IS_LOST", "is lost", _REBOOT),
-    ("does not list it", "has fallen off the bus, or the driver no longer uses it", _REBOOT),
-    ("GPU_NOT_FOUND", "has fallen off the bus, or the driver no longer uses it", _REBOOT),
+    ("GPU_IS_LOST", "is lost", REBOOT),
+    ("does not list it", "has fallen off the bus, or the driver no longer uses it", REBOOT),
+    ("GPU_NOT_FOUND", "has fallen off the bus, or the driver no longer uses it", REBOOT),
     ("TIMEOUT", "does not answer in time", f"{_LOOK}. {_RESET}"),
     ("UNKNOWN", "answers with an unknown error", f"{_LOOK}. {_RESET}"),
 )
+
+
+def lost(gpu: Gpu) -> str | None:
+    """The state of a GPU that only a reboot may bring back, such as C(is lost); None for any other GPU."""
+    return next((state for word, state, remedy in _STATES if word in str(gpu["error"]) and remedy == REBOOT), None)
 
 
 def fault_of(gpu: Gpu) -> tuple[str, str]:

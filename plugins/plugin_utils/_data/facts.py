@@ -63,6 +63,57 @@ class Mig(t.TypedDict):
     instances: t.List[MigInstance]
 
 
+class Ecc(t.TypedDict):
+    volatile: t.Optional[int]
+    aggregate: t.Optional[int]
+
+
+class RemappedRows(t.TypedDict):
+    correctable: int
+    uncorrectable: int
+    pending: bool
+    failed: bool
+
+
+class NvLinks(t.TypedDict):
+    links: int
+    down: t.List[int]
+
+
+class PcieLink(t.TypedDict):
+    width: t.Optional[int]
+    width_max: t.Optional[int]
+    generation: t.Optional[int]
+    generation_max: t.Optional[int]
+
+
+class GpuFabric(t.TypedDict):
+    state: str
+    status: int
+
+
+class Health(t.TypedDict):
+    """The condition of a GPU."""
+
+    ecc: Ecc
+    retired_pages_pending: Flag
+    remapped_rows: t.Optional[RemappedRows]
+    nvlink: t.Optional[NvLinks]
+    pcie: PcieLink
+    idle: Flag
+    slowdown: t.Optional[t.List[str]]
+    fabric: t.Optional[GpuFabric]
+    recovery: Text
+
+
+class Xid(t.TypedDict):
+    pci: str
+    xid: int
+    count: int
+    first: str
+    last: str
+
+
 class Gpu(t.TypedDict):
     """A GPU on the PCI bus."""
 
@@ -75,6 +126,7 @@ class Gpu(t.TypedDict):
     kernel_driver: Text
     uuid: Text
     mig: t.Optional[Mig]
+    health: t.Optional[Health]
     error: Text
 
 
@@ -202,6 +254,7 @@ class HostFacts(t.TypedDict):
     gpus: t.List[Gpu]
     nvswitches: t.List[Section]
     nvlink: t.Dict[str, Text]
+    xids: t.Optional[t.List[Xid]]
     vgpu: t.Optional[t.Dict[str, Text]]
     driver: Driver
     modules: t.Dict[str, Flag]

@@ -11,6 +11,13 @@ from __future__ import annotations
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.collect import SCHEMA
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.driver import MODULES
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.health import (
+    FABRIC_STATES,
+    MOST_LINKS,
+    RECOVERY,
+    SLOWDOWNS,
+)
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.xids import HIGHEST, MOST_ROWS
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVELS
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.shapes import (
     Fields,
@@ -44,13 +51,24 @@ _MIG_DEVICE = Fields({"uuid": Nullable(_UUID), "ci": _MAYBE_NUMBER}, {"profile":
 _INSTANCE = Fields({
     "gi": _NUMBER, "profile": _MAYBE_TEXT, "profile_id": _MAYBE_NUMBER, "start": _MAYBE_NUMBER, "size": _MAYBE_NUMBER,
     "uuids": Rows(Nullable(_UUID), _INSTANCES)}, {"devices": Rows(_MIG_DEVICE, _INSTANCES)})
+_HEALTH = Fields({
+    "ecc": Fields(dict.fromkeys(("volatile", "aggregate"), _MAYBE_NUMBER)), "retired_pages_pending": _MAYBE_FLAG,
+    "remapped_rows": Nullable(Fields({"correctable": _NUMBER, "uncorrectable": _NUMBER, "pending": _FLAG,
+                                      "failed": _FLAG})),
+    "nvlink": Nullable(Fields({"links": _NUMBER, "down": Rows(_NUMBER, MOST_LINKS)})),
+    "pcie": Fields(dict.fromkeys(("width", "width_max", "generation", "generation_max"), _MAYBE_NUMBER)),
+    "idle": _MAYBE_FLAG, "slowdown": Nullable(Rows(OneOf(tuple(SLOWDOWNS)), len(SLOWDOWNS))),
+    "fabric": Nullable(Fields({"state": OneOf(tuple(FABRIC_STATES.values())), "status": _NUMBER})),
+    "recovery": Nullable(OneOf(RECOVERY))})
+_TIME = Text(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", "a time such as 2026-11-27T20:01:02Z")
 _GPU = Fields({
     "pci": _PCI, "device_id": _DEVICE, "subsystem": Nullable(_BOARD), "class": _MAYBE_TEXT,
     "model": _MAYBE_TEXT, "architecture": _MAYBE_TEXT, "compute_capability": Nullable(_CAPABILITY),
     "mig_capable": _FLAG, "kernel_driver": _MAYBE_TEXT, "index": _MAYBE_NUMBER, "uuid": Nullable(_UUID),
     "minor": _MAYBE_NUMBER, "serial": _MAYBE_TEXT, "memory_mib": _MAYBE_NUMBER,
     "mig": Nullable(Fields({"enabled": _FLAG, "pending": _FLAG, "instances": Rows(_INSTANCE, _INSTANCES)})),
-    "fabric": Nullable(Fields({"cluster": _TEXT, "clique": _NUMBER})), "error": Nullable(_LONG)})
+    "fabric": Nullable(Fields({"cluster": _TEXT, "clique": _NUMBER})), "health": Nullable(_HEALTH),
+    "error": Nullable(_LONG)})
 _HOST = Fields({
     "hostname": _TEXT, "arch": _TEXT, "machine": _MAYBE_TEXT, "vendor": _MAYBE_TEXT, "virtual": _MAYBE_TEXT,
     "cloud": _MAYBE_TEXT, "secure_boot": _MAYBE_FLAG, "lockdown": _MAYBE_TEXT,
@@ -76,6 +94,8 @@ FACTS = Fields({
     "gpus": Rows(_GPU, _GPUS),
     "nvswitches": Rows(Fields({"pci": _PCI, "device_id": _DEVICE}), _GPUS),
     "nvlink": Fields({"switches": _NUMBER, "fabric": OneOf(("none", "nvswitch", "nvlink5", "nvlink5_rack"))}),
+    "xids": Nullable(Rows(Fields({"pci": _PCI, "xid": Number(HIGHEST), "count": _NUMBER, "first": _TIME,
+                                  "last": _TIME}), MOST_ROWS)),
     "mellanox": _FLAG,
     "vgpu": Nullable(Fields({"version": _MAYBE_TEXT, "branch": _MAYBE_TEXT})),
     "driver": Fields({

@@ -54,6 +54,7 @@ def facts_of_node(name: str, node: Node) -> HostFacts:
         "gpus": gpus,
         "nvswitches": [],
         "nvlink": {"switches": None, "fabric": _fabric(labels)},
+        "xids": None,
         "mellanox": _mellanox(labels),
         "vgpu": _vgpu(labels),
         "driver": {"loaded": version, "flavour": None, "library": version, "packages": {},
@@ -128,7 +129,7 @@ def _gpus(node: Node) -> list[Facts]:
         "kernel_driver": None, "index": None, "uuid": None, "minor": None, "serial": None,
         "memory_mib": _number(memory, _MOST_MEMORY) if "-MIG-" not in product else None,
         "compute_capability": f"{major}.{minor}" if major and minor else None, "mig": None, "fabric": None,
-        "error": None,
+        "health": None, "error": None,
     }
     return [dict(gpu) for _each in range(count or 1)]
 

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 SEVERITIES = ("error", "warning", "info")
 # The result of a check: (severity, text, fix).
 Result = t.Tuple[str, str, str]
-# A finding as gpu_policy returns it: C({host, check, severity, text, fix}).
+# A finding as gpu_policy returns it: C({host, check, severity, text, fix, detail}).
 FindingDict = t.Dict[str, str]
 _Mapping = t.TypeVar("_Mapping", bound=t.Mapping[str, object])
 
@@ -22,7 +22,8 @@ class Finding:
     """A problem or a note that a preflight has found.
 
     host: a host, a Node, C(cluster) or C(policy); check: the name of the check; severity: one of L(SEVERITIES); text:
-    the problem; fix: what a user should do; text and fix have no full stop.
+    the problem; fix: what a user should do; text and fix have no full stop; detail: what of the host has the problem,
+    such as the address of a GPU. Hosts with the same problem are one row, whatever their details are.
     """
 
     host: str
@@ -30,9 +31,10 @@ class Finding:
     severity: str
     text: str
     fix: str = ""
+    detail: str = ""
 
     def as_dict(self) -> FindingDict:
-        """C({host, check, severity, text, fix})."""
+        """C({host, check, severity, text, fix, detail})."""
         return asdict(self)
 
 
@@ -48,9 +50,13 @@ def counts(found: t.Iterable[t.Mapping[str, object]]) -> dict[str, int]:
 
 
 def grouped(found: t.Iterable[_Mapping]) -> list[tuple[list[str], _Mapping]]:
-    """(hosts, finding) for each finding, with all hosts for which it was found, in the order of the findings."""
+    """(hosts, finding) for each finding, with all hosts for which it was found, in the order of the findings.
+
+    A host has its detail after its name: C(gpu-a1 (0000:3b:00.0)).
+    """
     groups: dict[tuple[str, ...], tuple[list[str], _Mapping]] = {}
     for one in found:
         key = tuple(str(one[part]) for part in ("severity", "check", "text", "fix"))
-        groups.setdefault(key, ([], one))[0].append(str(one["host"]))
+        groups.setdefault(key, ([], one))[0].append(
+            f"{one['host']} ({one['detail']})" if one.get("detail") else str(one["host"]))
     return list(groups.values())

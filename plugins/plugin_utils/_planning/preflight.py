@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The findings of a preflight on hosts and in a cluster. Pure. PRIVATE.
 
-L(preflight_host), L(preflight_cluster) and L(preflight_release) contain the checks.
+L(preflight_host), L(preflight_health), L(preflight_cluster) and L(preflight_release) contain the checks.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.schema import 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Data, Section
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning import (
     preflight_cluster,
+    preflight_health,
     preflight_host,
     preflight_release,
 )
@@ -65,6 +66,12 @@ def refused(error: Section, facts: t.Mapping[str, HostFacts | None], cluster_fac
              for constraint in refusal.get("constraints") or ()}
     found = [one for one in checks(None, facts, cluster_facts, today) if (one.host, one.check) not in known]
     return ordered([*first, *found])
+
+
+def health(facts: t.Mapping[str, HostFacts | None]) -> list[FindingDict]:
+    """The findings about the health of GPUs, which need no plan, sorted by severity. facts: see L(checks)."""
+    return listed(ordered(one for host, known in facts.items() if known is not None
+                          for one in preflight_health.of_host(host, known)))
 
 
 def error_of(result: Section) -> Data:

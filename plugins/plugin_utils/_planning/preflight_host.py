@@ -18,19 +18,21 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.mig_boot import UNIT
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import container_toolkit, software
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.component import HostPlan
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.driver import DriverPlan, fault_of
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.driver import DriverPlan, fault_of, lost
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import releases
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.facts import Client, HostFacts
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import Release, branch_of
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.wording import some_of
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.packages import companions
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning import preflight_release, profiles
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning import (
+    preflight_health,
+    preflight_release,
+    profiles,
+)
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.findings import Finding, Result
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.plans import FleetPlan, PlanOfHost
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.profiles import Profile
 
-# Linux truncates the names of processes to 15 characters.
-_MANAGER = "nv-fabricmanage"
 _802 = "without this, CUDA fails with 'system not yet initialized' (802)"
 # Services that the roles driver and mig_manager stop and later start again.
 _STEP_ASIDE = (*SERVICES, "nvsm.service")
@@ -104,6 +106,7 @@ def of_host(name: str, facts: HostFacts | None, fleet: FleetPlan | None, release
     for check, function in CHECKS.items():
         for severity, text, fix in function(host):
             yield Finding(name, check, severity, text, fix)
+    yield from preflight_health.of_host(name, facts)
 
 
 def _place(fleet: FleetPlan | None, plan: HostPlan | None, profile: Profile | None, component: str) -> str:
@@ -254,7 +257,7 @@ def _fabric(host: Host) -> t.Iterator[Result]:
         yield from _imex(host, packages)
         return
     if host.brings_fabric:
-        if not host.runs or not _manager_runs(host):
+        if not host.runs or not preflight_health.manager_runs(host.facts):
             more = f" and {_companion(host, 'nvlsm')}" if fabric == "nvlink5" else ""
             what = f"{_companion(host, 'fabric_manager')}{more}"
             yield ("info", f"the driver role installs {what}, which the NVSwitches of this host need" if host.plan else
@@ -288,7 +291,8 @@ def _fabric_manager(host: Host, fabric: str, packages: t.Mapping[str, str]) -> t
     if name and host.runs and not _same(packages[name], str(host.loaded)):
         yield ("error", f"{name} {packages[name]} does not match driver {host.loaded}, so it cannot start; {_802}",
                f"Install version {host.loaded} of {name}")
-    elif host.runs and not _manager_runs(host):
+    elif host.runs and not preflight_health.manager_runs(host.facts) and not preflight_health.manager_failed(
+            host.facts):
         # On boards with NVLink 5, the fabric manager can run without being a GPU client, so it may not be detected.
         yield ("error" if fabric == "nvswitch" else "warning", f"no fabric manager runs on this host with "
                f"{'NVSwitches' if fabric == 'nvswitch' else 'an NVLink switch fabric'}: {_802}",
@@ -315,15 +319,10 @@ def _same(package: str, version: str) -> bool:
     return package.rpartition(":")[2].split("-")[0] == version
 
 
-def _manager_runs(host: Host) -> bool:
-    return any(str(client["name"]).startswith(_MANAGER) or "fabricmanager" in str(client.get("unit") or "")
-               for client in host.facts["clients"])
-
-
 def _gpu_clients(host: Host) -> t.Iterator[Result]:
     preview = host.plan["preview"] if host.plan else ()
     loose = [client for client in host.facts["clients"] if client.get("unit") not in _STEP_ASIDE
-             and not str(client["name"]).startswith(("nvidia-persiste", _MANAGER))]
+             and not str(client["name"]).startswith(("nvidia-persiste", preflight_health.MANAGER))]
     what = "the driver" if "driver" in preview and _reloads(host) else "MIG" if "mig_manager" in preview else None
     if what and loose:
         clients = some_of(list(dict.fromkeys(_client(client) for client in loose)))
@@ -382,7 +381,7 @@ def _reboot(host: Host) -> t.Iterator[Result]:
 
 def _gpus(host: Host) -> t.Iterator[Result]:
     for gpu in host.facts["gpus"]:
-        if gpu.get("error"):
+        if gpu.get("error") and not lost(gpu):
             yield ("warning", *fault_of(gpu))
     models = dict.fromkeys(gpu["model"] or f"GPU {gpu['device_id']}" for gpu in host.facts["gpus"])
     if len(models) > 1:

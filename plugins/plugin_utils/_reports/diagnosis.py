@@ -19,7 +19,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports.terminal im
 # concerns of all components follow, in the order in which the components are delivered.
 _CONCERNS: t.Tuple[t.Tuple[str, t.Tuple[str, ...]], ...] = (
     ("host", ("facts", "variables", "policy", "journal", "profile")),
-    ("hardware", ("gpu_lost", "xid", "ecc", "nvlink", "pcie_link", "slowdown", "gpus")),
+    ("hardware", ("gpu_lost", "gpu_recovery", "xid", "ecc", "nvlink", "pcie_link", "slowdown", "gpus")),
     ("driver", ("immutable", "vgpu", "foreign_driver", "nouveau", "secure_boot", "kernel_headers", "dkms", "no_driver",
                 "reboot", "holders", "next_kernel", "driver_faults", "driver_end_of_life")),
     ("fabric manager", ("fabric",)),
@@ -133,7 +133,7 @@ def _of_check(check: HostCheck) -> Cause:
 
 
 def _of_finding(one: t.Mapping[str, str]) -> Cause:
-    return Cause(_title(one["check"]), one["text"], one["fix"])
+    return Cause(_title(one["check"]), one["text"], one["fix"], tuple(filter(None, [one.get("detail")])))
 
 
 def _of_problem(component: str, one: Problem) -> tuple[str, Cause]:

@@ -136,6 +136,7 @@ def render_state(report: Report, style: Style) -> str:
     lines = [*(["GPU hosts"] if report.hosts or not cluster else []), *_overview(report, style),
              *_grouped("Pending", steps_by_hosts(report, pending=True), style)]
     lines += report_cluster.render_state(cluster, style) if cluster else []
+    lines += report_findings.table(report.findings, style)
     return "\n".join([*lines, style.text(report.problem)] if report.problem else lines)
 
 
@@ -221,6 +222,7 @@ def render_result(report: Report, style: Style) -> str:
         lines.append(style.paint(style.entry(f"{style.sign('failed')} {', '.join(lost)}:",
                                              "stopped before the end; see the error above", 0), "failed"))
     lines += report_cluster.render_result(cluster, style) if cluster else []
+    lines += report_findings.table(report.findings, style)
     lines.append(style.entry("", verdict(report), 0))
     return "\n".join(lines)
 

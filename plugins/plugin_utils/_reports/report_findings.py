@@ -25,7 +25,12 @@ def rows(found: Findings) -> list[list[Cell]]:
 
 def render(found: Findings, style: Style) -> list[str]:
     """All findings as a table, and their numbers."""
-    return [*(["Findings:", style.table(HEAD, rows(found), rules=True)] if found else []), verdict(found)]
+    return [*table(found, style), verdict(found)]
+
+
+def table(found: Findings, style: Style) -> list[str]:
+    """All findings as a table; nothing without findings."""
+    return ["Findings:", style.table(HEAD, rows(found), rules=True)] if found else []
 
 
 def render_short(found: Findings, style: Style) -> list[str]:

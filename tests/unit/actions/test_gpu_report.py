@@ -132,6 +132,7 @@ def test_a_plan_has_findings_and_errors_of_the_modules_that_were_asked(printed: 
     assert found["counts"]["error"] == found["counts"]["warning"] == 1
     assert "it is old" in printed[0] and "The mirror does not answer" in printed[0]
     assert report("state", variables, plan=plan)["findings"] == []
+    assert report("state", variables, plan=plan, health=True)["findings"] == [], "its GPUs are healthy"
     given = report("plan", variables, plan=plan, hosts=fleet()["hosts"])
     assert len(given["findings"]) == 1, "who gives hosts by hand speaks of another run"
 
@@ -244,3 +245,15 @@ def test_what_was_refused_in_the_cluster_is_a_finding(printed: list[str]) -> Non
     assert [(one["host"], one["check"], one["severity"]) for one in found["findings"]] == [
         ("cluster", "operands", "error")]
     assert "may not create configmaps" in printed[0] and "every object is as planned" not in printed[0]
+
+
+def test_the_state_shows_the_health_of_gpus(printed: list[str]) -> None:
+    variables = run()
+    facts = variables["hostvars"]["gpu01"]["preflight_found"]["facts"]
+    facts["xids"] = [{"pci": "0000:07:00.0", "xid": 95, "count": 2, "first": "2026-11-27T20:00:00Z",
+                      "last": "2026-11-27T20:01:02Z"}]
+    for show in ("state", "result"):
+        found = report(show, variables, plan=fleet()["plan"], health=True)
+        assert [(one["check"], one["severity"]) for one in found["findings"]] == [("xid", "warning")]
+        assert found["counts"] == {"error": 0, "warning": 1, "info": 0} and "Xid 95" in printed[-1]
+        assert report(show, variables, plan=fleet()["plan"])["findings"] == [] and "Xid" not in printed[-1]

@@ -31,7 +31,7 @@ def gpu(pci: str, device_id: str, subsystem: str, model: str | None, architectur
     return {"pci": pci, "device_id": device_id, "subsystem": subsystem, "class": "0302", "model": model,
             "architecture": architecture, "mig_capable": mig, "kernel_driver": driver, "index": None, "uuid": None,
             "minor": None, "serial": None, "memory_mib": None, "compute_capability": capability, "mig": None,
-            "error": None, "fabric": None}
+            "error": None, "fabric": None, "health": None}
 
 
 def host(hostname: str, gpus: list[Facts], machine: str | None) -> Facts:
@@ -49,6 +49,7 @@ def host(hostname: str, gpus: list[Facts], machine: str | None) -> Facts:
         "gpus": gpus,
         "nvswitches": [],
         "nvlink": {"switches": 0, "fabric": "none"},
+        "xids": [],
         "mellanox": False,
         "vgpu": None,
         "driver": {"loaded": None, "flavour": None, "library": None, "packages": {}, "source": None,
@@ -92,6 +93,13 @@ def a100_converged() -> Facts:
                       "decoder": 0, "encoder": 0, "jpeg": 0, "ofa": 0}]} for start in range(7)]}
     facts["driver"].update(loaded=DRIVER, flavour="open", library=DRIVER, packages=dict(DRIVER_PACKAGES),
                            source="cuda_repository", nvml={"available": True, "error": None, "cuda": "13.2"})
+    facts["gpus"][0]["health"] = {
+        "ecc": {"volatile": 0, "aggregate": 2}, "retired_pages_pending": None,
+        "remapped_rows": {"correctable": 0, "uncorrectable": 1, "pending": False, "failed": False},
+        "nvlink": {"links": 12, "down": []}, "idle": True, "slowdown": [], "fabric": None, "recovery": "none",
+        "pcie": {"width": 16, "width_max": 16, "generation": 1, "generation_max": 4}}
+    facts["xids"] = [{"pci": ADDRESSES[0], "xid": 63, "count": 2, "first": "2023-11-14T22:13:20Z",
+                      "last": "2023-11-14T22:15:00Z"}]
     facts["modules"].update(nvidia=True, nvidia_uvm=True, nvidia_modeset=True)
     facts["runtimes"]["containerd"].update(nvidia=True, classes=["nvidia"])
     facts["toolkit"] = {"version": "1.20.0", "packages": dict(TOOLKIT_PACKAGES), "missing_files": [],

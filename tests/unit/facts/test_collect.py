@@ -23,7 +23,7 @@ ACTIVE = {tuple(trees.SYSTEMCTL): "Id=containerd.service\nActiveState=active\nUn
 def nvml_of(facts: dict[str, t.Any]) -> dict[str, t.Any]:
     """The NVML snapshot that gives these facts."""
     keys = ("pci", "device_id", "subsystem", "model", "index", "uuid", "minor", "serial", "memory_mib",
-            "compute_capability", "mig", "error")
+            "compute_capability", "mig", "health", "error")
     return {"available": True, "error": None, "driver": samples.DRIVER, "library": samples.DRIVER, "cuda": "13.2",
             "gpus": [{key: gpu[key] for key in keys} for gpu in facts["gpus"]], "clients": []}
 
@@ -65,7 +65,10 @@ def test_a100_converged(tmp_path: Path) -> None:
                   group="/system.slice/nvidia-persistenced.service")
     trees.process(tmp_path, 1, "systemd")
     wanted = samples.a100_converged()
-    assert collect(Root(str(tmp_path)), trees.Answers(ACTIVE), nvml_of(wanted)) == wanted
+    log = "\n".join(f"{seconds}.123456 a100-1 kernel: NVRM: Xid (PCI:0000:07:00): 63, pid=1, name=x"
+                    for seconds in (1700000000, 1700000100))
+    answers = trees.Answers({**ACTIVE, ("journalctl",): log})
+    assert collect(Root(str(tmp_path)), answers, nvml_of(wanted)) == wanted
 
 
 def test_files_of_packages_that_are_gone(tmp_path: Path) -> None:

@@ -67,6 +67,14 @@ def full() -> Data:
         "gi": 7, "profile": "1g.10gb", "profile_id": 19, "start": 0, "size": 1, "uuids": ["MIG-1"],
         "devices": [{"uuid": "MIG-1", "ci": 0, "profile": "1g.10gb", "gi_slices": 1, "ci_slices": 1, "memory_mib": 9856,
                      "multiprocessors": 14, "copy": 1, "decoder": 0, "encoder": 0, "jpeg": 0, "ofa": 0}]}]}
+    made["gpus"][0]["health"] = {
+        "ecc": {"volatile": 0, "aggregate": None}, "retired_pages_pending": False, "recovery": "none",
+        "remapped_rows": {"correctable": 0, "uncorrectable": 2, "pending": True, "failed": False},
+        "nvlink": {"links": 12, "down": [3]}, "idle": False, "slowdown": ["hw_thermal"],
+        "fabric": {"state": "completed", "status": 0},
+        "pcie": {"width": 8, "width_max": 16, "generation": 4, "generation_max": 4}}
+    made["xids"] = [{"pci": "0000:07:00.0", "xid": 79, "count": 1, "first": "2026-11-27T20:00:00Z",
+                     "last": "2026-11-27T20:01:02Z"}]
     made["gpus"][1].update(error="The GPU does not answer.", fabric={"cluster": "0-1", "clique": 7}, serial="165",
                            memory_mib=81920)
     made["host"].update(virtual="kvm", cloud="aws", lockdown="none")

@@ -256,10 +256,14 @@ def test_every_check_has_a_case() -> None:
 
 
 def test_every_check_is_documented() -> None:
-    from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning import preflight_cluster, preflight_host
+    from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning import (
+        preflight_cluster,
+        preflight_health,
+        preflight_host,
+    )
 
-    checks = {*preflight_host.CHECKS, *preflight_cluster.CLUSTER_CHECKS, *preflight_cluster.NODE_CHECKS,
-              "policy", "facts", "variables", "release"}
+    checks = {*preflight_host.CHECKS, *preflight_health.HEALTH_CHECKS, *preflight_cluster.CLUSTER_CHECKS,
+              *preflight_cluster.NODE_CHECKS, "policy", "facts", "variables", "release"}
     page = (pathlib.Path(__file__).parents[3] / "docs" / "preflight.md").read_text(encoding="utf-8")
     listed = {name for row in re.findall(r"^\| (`[^|]+) \|", page, re.M) for name in re.findall(r"`(\w+)`", row)}
     assert checks == listed - {"driver", "container_toolkit", "mig_manager", "gpu_report_html", "gpu_report_json"}
@@ -340,7 +344,7 @@ def test_what_modules_say_of_their_own_accord() -> None:
     error = {"kind": "host", "message": "It is not ours to change.", "hint": "Let it be."}
     found = preflight.with_failures([{"check": "x"}], {"gpu-1": {"container_toolkit": error}, "gpu-2": {}})
     assert found == [{"host": "gpu-1", "check": "container_toolkit", "severity": "error",
-                      "text": "It is not ours to change", "fix": "Let it be"}, {"check": "x"}]
+                      "text": "It is not ours to change", "fix": "Let it be", "detail": ""}, {"check": "x"}]
 
 
 def test_modules_that_do_not_run_for_the_same_reason_are_one_finding() -> None:

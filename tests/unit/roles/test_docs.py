@@ -15,6 +15,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import compone
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import settings
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning import (
     preflight_cluster,
+    preflight_health,
     preflight_host,
     profiles,
 )
@@ -88,7 +89,8 @@ def test_components_of_hosts_and_clusters() -> None:
 def test_checks_of_the_preflight() -> None:
     listed = {name for row in table("preflight.md", "| check | finds |") for name in names(row[0])}
     changing = {entry.name for entry in components.ON_HOSTS if entry.stage == 0}
-    assert listed == {*preflight_host.CHECKS, *preflight_cluster.CLUSTER_CHECKS, *preflight_cluster.NODE_CHECKS,
+    assert listed == {*preflight_host.CHECKS, *preflight_health.HEALTH_CHECKS,
+                      *preflight_cluster.CLUSTER_CHECKS, *preflight_cluster.NODE_CHECKS,
                       *changing, "policy", "facts", "variables", "release"}
 
 

@@ -57,6 +57,7 @@ def facts(gpus: t.Sequence[str | Facts] = ("20b2",) * 8, os: str = "ubuntu24.04"
         },
         "gpus": boards,
         "nvswitches": _switches(boards),
+        "xids": [],
         "mellanox": False,
         "nvlink": {"switches": len(_switches(boards)), "fabric": _fabric(boards)},
         "vgpu": None,
@@ -111,7 +112,7 @@ def _gpu(index: int, text: str) -> Facts:
         "mig_capable": model.mig_capable if model else False, "kernel_driver": None, "index": None, "uuid": None,
         "minor": None, "serial": None, "memory_mib": None,
         "compute_capability": "{}.{}".format(*model.compute_capability) if model else None,
-        "mig": None, "fabric": None, "error": None,
+        "mig": None, "fabric": None, "health": None, "error": None,
     }
 
 
