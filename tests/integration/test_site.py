@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import tarfile
 from pathlib import Path
 
@@ -143,6 +144,36 @@ def test_what_files_and_packages_do_not_show_is_seen_and_repaired(lab: LabHosts,
     again = user.playbook("site", lab.wishes)
     assert [again.changed(host) for host in HOSTS] == [[], [], []]
     assert user.playbook("verify", lab.wishes).rc == 0
+
+
+def test_the_health_of_gpus_is_told(lab: LabHosts, hosts: Converged, tmp_path: Path) -> None:
+    """Status and verify show it and do not fail; hosts with the same problem share a row. A GPU that is lost is an
+    error."""
+    document = tmp_path / "report.json"
+    faults = {"gpu-a2": "xid 1 95 2; gpusim fault set remap-pending 3; gpusim fault set nvlink-down 2 5",
+              "gpu-l1": "xid 0 95; gpusim fault set slowdown 1 64; gpusim fault set recovery 2 1"}
+    try:
+        for host, words in faults.items():
+            lab.sh(host, f"gpusim fault set {words}; until grep -q 'Xid.*95' /dev/kmsg; do sleep 0.1; done")
+        status = user.playbook("status", lab.wishes, gpu_report_json=str(document))
+        verify = user.playbook("verify", lab.wishes)
+        assert (status.rc, verify.rc) == (0, 0), status.output + verify.output
+        found = {(one["host"], one["check"], one["severity"]): one for one in
+                 json.loads(document.read_text())["findings"]}
+        assert set(found) == {
+            ("gpu-a2", "xid", "warning"), ("gpu-a2", "ecc", "warning"), ("gpu-a2", "nvlink", "warning"),
+            ("gpu-l1", "xid", "warning"), ("gpu-l1", "slowdown", "warning"), ("gpu-l1", "gpu_recovery", "error")}
+        xids = [found[host, "xid", "warning"] for host in faults]
+        assert xids[0]["text"] == xids[1]["text"] and "2 times until " in xids[0]["detail"]
+        for words in ("Findings:", "Xid 95", "--gpu-reset", "2 times"):
+            assert words in status.output and words in verify.output, status.output
+        lab.sh("gpu-l1", "gpusim fault set gpu-lost 3")
+        preflight = user.playbook("preflight", lab.wishes, gpu_report_json=str(document))
+        lost = [one for one in json.loads(document.read_text())["findings"] if one["check"] == "gpu_lost"]
+        assert preflight.rc != 0 and [(one["host"], one["severity"]) for one in lost] == [("gpu-l1", "error")]
+    finally:
+        for host in faults:
+            lab.sh(host, "gpusim fault clear; until [ ! -s /dev/kmsg ]; do sleep 0.1; done")
 
 
 def test_a_runtime_that_somebody_has_stopped_is_told_and_left(lab: LabHosts, hosts: Converged) -> None:

@@ -78,7 +78,13 @@ def test_driver_and_holders(driven: Host) -> None:
     driven.sh("systemd-run --unit training sh -c 'exec sleep 600 < /dev/nvidia0'")
     driven.until_holds("training")
     driven.sh(f"systemd-run --scope --unit docker-{IDENT} sh -c 'sleep 600 < /dev/nvidia1 > /dev/null 2>&1 &'")
+    driven.fault("xid:1:79:2", "on")
+    driven.until("grep -q 'Xid.*79' /dev/kmsg")
     found = facts(driven)
+    driven.fault("xid", "off")
+    xid, = found["xids"]
+    assert (xid["pci"], xid["xid"], xid["count"]) == (found["gpus"][1]["pci"], 79, 2) and xid["first"] < xid["last"]
+    assert {gpu["health"]["recovery"] for gpu in found["gpus"]} == {"none"}
     driver = found["driver"]
     assert driver["source"] == "cuda_repository" and driver["loaded"] == driver["library"]
     assert driver["dkms"] == [{"name": "nvidia", "version": driver["loaded"], "kernel": kernel, "state": "installed"}]
