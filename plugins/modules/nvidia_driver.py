@@ -251,6 +251,26 @@ options:
         names the process that has the lock.
     type: int
     default: 120
+  image:
+    description:
+      - Whether this host is an image that is built without a GPU, for example by Packer. Packages and files are
+        installed, the modules are built for the running and the next kernel and checked with C(modinfo), and services
+        are enabled. No module is loaded, no service is started, and C(nvidia-smi) is not run. The first boot on a host
+        with GPUs loads the modules and starts the services.
+      - It has an effect with O(state=present) and O(state=rolled_back). It is refused if modules of the driver are
+        loaded, and if systemd is not running, as in a chroot.
+      - O(module_signing.key) and O(licence.token) are refused, because an image must not contain secrets.
+    type: bool
+    default: false
+  image_gpus:
+    description:
+      - With O(image=true), the models of the GPUs of the hosts that boot the image, each by the name that
+        C(nvidia-smi -L) prints, or by its PCI device id. They determine the driver, the type of its modules and the
+        software for NVSwitches, as the GPUs of a host do.
+      - If this is not set, O(version) or O(branch) must be, and no software for NVSwitches is installed.
+    type: list
+    elements: str
+    default: []
 """
 
 EXAMPLES = r"""
@@ -262,6 +282,12 @@ EXAMPLES = r"""
   gpuops.nvidia.nvidia_driver:
     version: 595.91.07
     disruption: idle
+
+- name: Install into an image for hosts with H100 SXM, on a builder without a GPU
+  gpuops.nvidia.nvidia_driver:
+    branch: "595"
+    image: true
+    image_gpus: [NVIDIA H100 80GB HBM3]
 
 - name: Install from a mirror
   gpuops.nvidia.nvidia_driver:
@@ -505,7 +531,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Resul
 # The options that say what is wanted, as L(spec.Spec) has them.
 WANTED = ("version", "branch", "kernel_module_type", "source", "installation", "repository", "persistenced", "fabric",
           "imex_nodes", "fabric_manager_settings", "peermem", "gds", "gdrcopy", "module_parameters", "module_signing",
-          "next_kernel", "hold_kernel", "licence", "runfile", "lock_timeout")
+          "next_kernel", "hold_kernel", "licence", "runfile", "lock_timeout", "image", "image_gpus")
 
 
 def main() -> None:
@@ -540,6 +566,8 @@ def main() -> None:
                 "token": {"type": "str", "no_log": True}, "feature_type": {"type": "int"},
                 "settings": {"type": "dict", "default": {}}}},
             "lock_timeout": {"type": "int", "default": 120},
+            "image": {"type": "bool", "default": False},
+            "image_gpus": {"type": "list", "elements": "str", "default": []},
             "proxy": _proxy.OPTION,
             "disruption": _module_main.DISRUPTION,
         },

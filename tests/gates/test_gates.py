@@ -305,7 +305,7 @@ def test_what_a_change_affects(tree: Tree, name: str, run: set[str], left: set[s
 @pytest.mark.parametrize(("gate", "name", "tests"), [
     ("cluster", "roles/dcgm_exporter/templates/accelerators.yaml.j2", ["test_components"]),
     ("cluster", "plugins/modules/operands.py", None),
-    ("driver", "plugins/module_utils/_driver/rollback.py", ["test_switch"]),
+    ("driver", "plugins/module_utils/_driver/rollback.py", ["test_switch", "test_image"]),
     ("driver", "plugins/module_utils/_software/dcgm.py", ["test_components"]),
     ("sources", "plugins/module_utils/_packages/zypper.py", ["test_zypper"]),
     ("sources", "plugins/module_utils/_driver/cuda_suse.py", ["test_zypper"]),

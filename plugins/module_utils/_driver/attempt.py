@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import typing as t
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver import image
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.delivery import Delivery, choose
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.files import RESTORE
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.initramfs import Initramfs
@@ -83,7 +84,7 @@ class Attempt:
         return DesiredDriver(self.version, flavour, reload, blocking, delivered, self.delivery.dkms,
                              "none" if self.host.spec.fabric == "none" else now.fabric, self.delivery.name,
                              () if blocking else clients, bool(blocking) and level == "reboot",
-                             self.delivery.installation)
+                             self.delivery.installation, self.host.spec.image)
 
     def apply(self, steps: t.Sequence[Step]) -> None:
         """Executes steps of the plan. Raises GpuopsError."""
@@ -91,5 +92,6 @@ class Attempt:
 
     def reasons(self, after: DriverState, packages: str | None) -> list[str]:
         """One sentence for each difference from the plan. packages: the version that the delivery has installed."""
-        found = disagreements(after, self.version, self.desired.flavour, packages)
+        found = (image.disagreements(self.host, after, self.desired, packages) if self.desired.image
+                 else disagreements(after, self.version, self.desired.flavour, packages))
         return found + [text for part in self.parts for text in part.disagreements(after, self.desired)]

@@ -52,7 +52,7 @@ class DeviceNodes(Part):
         return [("load", Step(MAKE, " ".join(now.nodes), reason))]
 
     def _rules(self, now: DriverState, desired: DesiredDriver) -> list[Phased]:
-        text = rules_text(len(now.gpus))
+        text = rules_text(len(now.gpus) or 1)  # an image need not name its GPUs
         if desired.source == "runfile":
             if self.host.root.data(RULES_FILE) == text:
                 return []

@@ -46,7 +46,8 @@ class Files(Part):
             return []
         if not self.host.check:
             source()  # raises an error before any change
-        return [("serve", Step(SHIP, PYNVML, "modules of this collection need it for NVML"))]
+        return [("configure" if desired.image else "serve",
+                 Step(SHIP, PYNVML, "modules of this collection need it for NVML"))]
 
     def execute(self, step: Step) -> bool:
         """See L(Part)."""

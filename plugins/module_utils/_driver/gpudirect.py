@@ -120,4 +120,5 @@ class GpuDirect(Part):
 
     def disagreements(self, now: DriverState, desired: DesiredDriver) -> list[str]:
         """See L(Part)."""
-        return [f"{module} is not loaded" for module in wanted_modules(self.host.spec) if module not in now.modules]
+        return [f"{module} is not loaded" for module in wanted_modules(self.host.spec)
+                if module not in now.modules and not desired.image]

@@ -19,6 +19,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.fabric_setti
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.failures import explain_error
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.files import Files
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.gpudirect import GpuDirect
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.image import check_builder, read_state
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.kernel_hold import KernelHold
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.licence import Licence
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.module_parameters import ModuleParameters
@@ -46,7 +47,6 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.signing impo
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import INSTALLS_ONLY, Spec, is_set
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import (
     DriverState,
-    read_driver_state,
     read_holders,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.verify import ask_smi, disagreements
@@ -104,13 +104,16 @@ class Driver:
     def present(self) -> Result:
         """Installs, switches or repairs the driver. The documentation of the module describes the result."""
         now = self._read()
-        if not now.gpus:
+        if not now.gpus and not self.spec.image:
             raise HostError("This host has no NVIDIA GPU on its PCI bus.",
-                            "Remove it from the group, or check lspci -d 10de: and whether devices are passed through.")
+                            "Remove it from the group, or check lspci -d 10de: and whether devices are passed through. "
+                            "To build an image without a GPU, set image (role driver: driver_image) to true.")
         with Journal(CONCERN, readonly=self.check) as journal:
             if self.returning:
                 self.returns = destination(journal)
                 self.spec = self.returns.spec(self.spec)
+            if self.spec.image:
+                check_builder(self.spec, now, self.root)
             attempt = self._attempt(journal, now)
             self.warnings += attempt.delivery.warnings
             if attempt.installs:  # a rollback needs no more space than it frees
@@ -123,6 +126,8 @@ class Driver:
                 after, reasons, allowed, pending = self._execute(attempt, allowed, pending)
             elif not self.check:
                 reasons = attempt.reasons(now, attempt.version)
+                if self.spec.image and reasons:  # no other task verifies an image
+                    raise self._not_working(reasons)
             if not pending and not self.check:
                 complete(journal, attempt.desired, self.returns)
                 for part in attempt.parts:
@@ -159,11 +164,10 @@ class Driver:
             attempt.apply([step for step in steps if step.action != RESUME_CLIENT])
             after = self._read()
             reasons = attempt.reasons(after, attempt.delivery.installed())
-            if complete:
+            if complete and not self.spec.image:
                 reasons += self._ask_smi(attempt.version)
             if complete and reasons:
-                raise NotWorking(f"All steps have run, but the driver does not work: {'; '.join(reasons)}.",
-                                 "Check journalctl -k | grep -i nvrm.", reasons=reasons)
+                raise self._not_working(reasons)
         except InUse as error:  # the former driver still works
             if not began_before:
                 attempt.host.journal.forget(FORMER, KEY)
@@ -206,7 +210,7 @@ class Driver:
         new_settings = next((step.reason for step in started if step.action == SET), "")
         if new_settings and started[-1].target == FABRIC_MANAGER:
             error.message = f"{error.message.rstrip(' .')}. The fabric manager had new settings: {new_settings}."
-        if former.version is None and isinstance(error, NotWorking):
+        if former.version is None and isinstance(error, NotWorking) and not self.spec.image:
             forget(rollback.journal)  # the installation is complete, and there was no driver before
             return
         try:
@@ -301,7 +305,13 @@ class Driver:
                 "reboot_required": reboot_pending(self.root, now.loaded, now.library)}
 
     def _read(self) -> DriverState:
-        return read_driver_state(self.root, self.run)
+        return read_state(self.spec, self.root, self.run)
+
+    def _not_working(self, reasons: list[str]) -> NotWorking:
+        what, hint = "the driver does not work", "Check journalctl -k | grep -i nvrm."
+        if self.spec.image:
+            what, hint = "the driver would not work after a boot of the image", "Check dkms status."
+        return NotWorking(f"All steps have run, but {what}: {'; '.join(reasons)}.", hint, reasons=reasons)
 
     def _ask_smi(self, version: str | None) -> list[str]:
         smi = ask_smi(self.run, version)

@@ -24,8 +24,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
 PHASES = ("prepare", "unload", "stop", "displace", "sign", "deliver", "configure", "build", "initramfs", "load",
           "serve", "interrupt", "clients")
 # The order if a reboot unloads the modules: phases that change files come first.
-_IN_MEMORY = ("unload", "stop", "load", "serve", "interrupt", "clients")
-OFFLINE_PHASES = (*(phase for phase in PHASES if phase not in _IN_MEMORY), *_IN_MEMORY)
+IN_MEMORY = ("unload", "stop", "load", "serve", "interrupt", "clients")
+OFFLINE_PHASES = (*(phase for phase in PHASES if phase not in IN_MEMORY), *IN_MEMORY)
 
 Phased = t.Tuple[str, Step]
 Holders = t.Sequence[t.Mapping[str, t.Any]]
@@ -56,7 +56,8 @@ class DesiredDriver:
     whether DKMS builds the modules. fabric: C(none), C(nvswitch), C(nvlink5) or C(nvlink5_rack), see
     L(_devices.Model.fabric). source: the name of the delivery. clients: other services that use a GPU and are stopped
     before the unload. offline: whether files are changed now and a later reboot loads the modules, because GPU clients
-    block the unload and a reboot is allowed. installation: C(full) or C(compute-only).
+    block the unload and a reboot is allowed. installation: C(full) or C(compute-only). image: whether the host is an
+    image without a GPU: files are changed and services enabled, and nothing is loaded or started.
     """
 
     version: str
@@ -70,6 +71,7 @@ class DesiredDriver:
     clients: t.Sequence[str] = ()
     offline: bool = False
     installation: str = "auto"
+    image: bool = False
 
 
 class Part:

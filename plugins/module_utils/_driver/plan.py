@@ -11,6 +11,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.files import
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.initramfs import Initramfs
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.modules import UNLOAD, unload
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import (
+    IN_MEMORY,
     OFFLINE_PHASES,
     PHASES,
     DesiredDriver,
@@ -38,6 +39,8 @@ def plan_present(now: DriverState, desired: DesiredDriver, parts: t.Sequence[Par
     steps = [step for _phase, step in phased]
     for part in parts:
         phased += part.follow(steps, desired)
+    if desired.image:
+        phased = [(phase, step) for phase, step in phased if phase not in IN_MEMORY]
     return in_order([*phased, *initramfs.plan(now, phased)], OFFLINE_PHASES if desired.offline else PHASES)
 
 

@@ -20,6 +20,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.fabric_setti
     FORMER_SETTINGS,
     FabricSettings,
 )
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.image import read_state
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.initramfs import request_rebuild
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.modules import LOAD, UNLOAD, Modules
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import DesiredDriver, Host
@@ -184,7 +185,7 @@ class Rollback:
         spec = former.spec(host.spec)
         if former.version == self.attempt.desired.version and host.spec.runfile:
             spec = replace(spec, runfile=host.spec.runfile)  # its name need not contain the version
-        restoration = Attempt(replace(host, spec=spec), read_driver_state(host.root, host.run), "idle", _PARTS,
+        restoration = Attempt(replace(host, spec=spec), read_state(spec, host.root, host.run), "idle", _PARTS,
                               None if self.in_progress else former.version)
         # The services of the fabric are not stopped or restarted.
         steps = [step for step in restoration.steps if not interrupts(step)]
@@ -210,6 +211,10 @@ class Rollback:
             return ""
         text = ", ".join(f"{name}={value}" if value is not None else f"no {name}" for name, value in changed.items())
         host, unit = attempt.host, FABRIC_MANAGER
+        if host.spec.image:
+            forget_restart(self.journal, unit)
+            self.journal.forget(FORMER, FORMER_SETTINGS)
+            return f"The fabric manager had new settings ({text}). The former ones are in its file again"
         now = read_driver_state(host.root, host.run)
         if now.services[unit].state not in ("active", "activating"):
             host.run(["systemctl", "reset-failed", unit], check=False)

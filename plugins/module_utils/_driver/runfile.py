@@ -189,6 +189,9 @@ class RunfileDelivery:
         if not skips_load(archive.version) and now.nouveau in ("loaded", "used"):
             raise HostError(f"nouveau uses the GPUs, but the installer of {archive.version} loads NVIDIA's modules.",
                             "Deny nouveau (blacklist nouveau in /etc/modprobe.d), reboot, then run again.")
+        if not skips_load(archive.version) and self.host.spec.image:
+            raise HostError(f"The installer of {archive.version} loads the modules, which needs a GPU.",
+                            "For an image, use a newer version or another source.", version=archive.version)
         tools.refuse_packages(self.host, now, self._record())
         steps = self._prepare(archive, flavour)
         if self.before is not None and not self.before.get("whole"):

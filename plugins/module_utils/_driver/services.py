@@ -35,6 +35,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._units import (
 )
 
 START = "enable and start service"
+ENABLE = "enable service"
 STOP = "disable and stop service"
 RESUME = "start service again"
 RESUME_CLIENT = "start stopped service again"
@@ -154,6 +155,9 @@ class Services(Part):
             if unit in wanted and service.enabled == "masked":
                 raise HostError(f"{unit} is masked, but must run: {wanted[unit]}.", f"Run systemctl unmask {unit}, or "
                                 "change persistenced, fabric, imex_nodes or licence if it need not run.", unit=unit)
+            if desired.image:
+                steps += self._of_image(unit, service, desired, wanted.get(unit, ""))
+                continue
             if unit in wanted:
                 # Scripts of packages from another source stop the persistence daemon.
                 if unit in stopped or desired.delivered or service.state != "active" or service.enabled not in AT_BOOT:
@@ -165,6 +169,19 @@ class Services(Part):
                 steps.append(("serve", Step(RESUME, unit, "it ran before")))
         clients = [unit for unit in dict.fromkeys([*desired.clients, *paused(journal)]) if unit not in SERVICES]
         return steps + [("clients", Step(RESUME_CLIENT, unit, "it ran before")) for unit in reversed(clients)]
+
+    def _of_image(self, unit: str, service: Service, desired: DesiredDriver, reason: str) -> list[Phased]:
+        """The step for a unit in an image, which is only enabled or disabled. reason: why it must run, or empty."""
+        if reason and (desired.delivered or service.enabled not in AT_BOOT):
+            return [("configure", Step(ENABLE, unit, reason, data=vars(service)))]
+        if not reason and self._unwanted(unit, service):
+            return [("configure", Step(STOP, unit, "no option needs it", data=vars(service)))]
+        return []
+
+    def tidy(self) -> None:
+        """See L(Part). The services of an image read their files when the image boots."""
+        for unit in self.host.journal.of_kind(_OWED) if self.host.spec.image else ():
+            self.host.journal.forget(_OWED, unit)
 
     def _unwanted(self, unit: str, service: Service) -> bool:
         """Whether a unit that is not needed must be stopped: the persistence daemon, or a unit that this collection
@@ -185,12 +202,12 @@ class Services(Part):
     def execute(self, step: Step) -> bool:
         """See L(Part)."""
         journal, unit = self.host.journal, step.target
-        commands = {START: ["enable", "--now"], STOP: ["disable", "--now"], RESUME: ["start"],
+        commands = {START: ["enable", "--now"], ENABLE: ["enable"], STOP: ["disable", "--now"], RESUME: ["start"],
                     RESUME_CLIENT: ["start"], RESTART: ["restart"]}
         if step.action not in commands:
             return False
         clients = self._pause_clients(step) if interrupts(step) and self._runs(step) else []
-        if step.action in (START, STOP):
+        if step.action in (START, ENABLE, STOP):
             journal.keep("service", unit, {key: step.data[key] for key in ("state", "enabled")})
         if step.action == RESUME_CLIENT:
             journal.forget(_PAUSED, unit)  # another service: if it does not start, later runs do not try again
@@ -230,5 +247,7 @@ class Services(Part):
 
     def disagreements(self, now: DriverState, desired: DesiredDriver) -> list[str]:
         """See L(Part)."""
-        return [f"{unit} is {now.services[unit].state}" for unit in wanted_units(self.host.spec, desired.fabric)
-                if now.services[unit].state != "active"]
+        services = {unit: now.services[unit] for unit in wanted_units(self.host.spec, desired.fabric)}
+        if desired.image:
+            return [f"{unit} is not enabled" for unit, service in services.items() if service.enabled not in AT_BOOT]
+        return [f"{unit} is {service.state}" for unit, service in services.items() if service.state != "active"]

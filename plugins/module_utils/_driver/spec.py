@@ -28,6 +28,7 @@ INSTALLS_ONLY: t.Dict[str, str] = {
     "fabric_manager_settings": "driver_fabric_manager_settings", "peermem": "driver_peermem", "gds": "driver_gds",
     "gdrcopy": "driver_gdrcopy", "module_parameters": "driver_module_parameters",
     "module_signing": "driver_signing_key", "hold_kernel": "driver_hold_kernel", "licence": "driver_licence_token",
+    "image": "driver_image",
 }
 
 
@@ -48,7 +49,8 @@ class Spec:
     {parameter: value}}). module_signing: C({key, certificate, password}). licence: C({token, feature_type, settings}).
     runfile: C({src, checksum}). All keys are optional; the part that uses a mapping validates it. next_kernel: whether
     modules are also built for the newest installed kernel. hold_kernel: whether upgrades of packages must not install
-    another kernel. lock_timeout: maximum seconds to wait for a lock.
+    another kernel. lock_timeout: maximum seconds to wait for a lock. image: whether the host is an image without a GPU.
+    image_gpus: the models of its GPUs, by NVML's name or PCI device id.
     """
 
     version: str | None = None
@@ -71,6 +73,8 @@ class Spec:
     licence: LicenceOptions | None = None
     lock_timeout: int = 120
     runfile: t.Mapping[str, str] | None = None
+    image: bool = False
+    image_gpus: t.Sequence[str] = ()
 
     def __post_init__(self) -> None:
         if self.lock_timeout < 0:

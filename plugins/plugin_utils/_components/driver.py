@@ -107,6 +107,9 @@ def host_plan(host: component.Host) -> DriverPlan:
     """The plan on a host. With the placement C(none), this collection does not manage the driver, and only verifies it.
     Raises Refused and Refusals."""
     inputs, variables = host.inputs, host.variables
+    if host.boolean_variable("driver_image", False):
+        raise Refused("driver_image is true, but a host with GPUs is not an image",
+                      "Set driver_image only for the role driver in the build of an image.")
     situation = situation_of(host.facts)
     state = str(variables.get("driver_state") or "present")
     adopted = state == "adopted"
@@ -255,7 +258,7 @@ def _extra_module_notes(inputs: PlanInputs, variables: HostVars) -> list[str]:
 
 
 # Additional modules have a note of their own, and booleans can be text.
-_IGNORED = [name for option, name in INSTALLS_ONLY.items() if option not in (*EXTRAS, "hold_kernel")]
+_IGNORED = [name for option, name in INSTALLS_ONLY.items() if option not in (*EXTRAS, "hold_kernel", "image")]
 
 
 def _ignored_notes(host: component.Host) -> list[str]:

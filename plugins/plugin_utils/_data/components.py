@@ -48,7 +48,7 @@ COMPONENTS: t.Tuple[Entry, ...] = (
         "driver_repository_url", "driver_repository_key", "driver_repository_fingerprint", "driver_runfile_src",
         "driver_persistenced", "driver_fabric", "driver_imex_nodes", "driver_fabric_manager_settings",
         "driver_peermem", "driver_gds", "driver_gdrcopy", "driver_module_parameters", "driver_next_kernel",
-        "driver_hold_kernel", "driver_lock_timeout", "driver_reboot_timeout", "driver_disruption"),
+        "driver_hold_kernel", "driver_image", "driver_lock_timeout", "driver_reboot_timeout", "driver_disruption"),
         ("driver_signing_key", "driver_licence_token"), stage=0),
     Entry("container_toolkit", "container toolkit", "toolkit", _BOTH, (
         "container_toolkit_version", "container_toolkit_runtime", "container_toolkit_config_path",

@@ -154,7 +154,8 @@ def _plan(asked: PlanInputs, facts: HostFacts, variables: HostVars, places: t.Ma
     Refusals with all refusals."""
     reasons = _invalid(variables)
     if not facts["gpus"]:
-        reasons.append(Refused("no NVIDIA GPU is on its PCI bus", "Remove the host from the group gpu_hosts."))
+        reasons.append(Refused("no NVIDIA GPU is on its PCI bus", "Remove the host from the group gpu_hosts. "
+                               "To install the driver in an image, use the role driver with driver_image: true."))
     if reasons:
         raise Refusals(reasons)
     planning = _Planning(facts, profiles.chosen(facts, variables.get("gpu_profile")))

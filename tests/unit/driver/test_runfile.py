@@ -497,6 +497,7 @@ def test_a_driver_of_somebody_else(host: Host, here: None) -> None:
 @pytest.mark.parametrize(("change", "now", "message"), [
     ({"version": None, "runfile": None}, BARE, "The .run file to install is not known"),
     ({"version": "535.309.01"}, replace(BARE, nouveau="loaded"), "nouveau uses the GPUs"),
+    ({"version": "535.309.01", "image": True}, BARE, "535.309.01 loads the modules, which needs a GPU"),
     ({"runfile": {"src": "/srv/a.run"}}, BARE, "has no digest"),
     ({"version": None, "branch": "580", "runfile": {"src": URL}}, BARE, "branch 580 is desired"),
 ])

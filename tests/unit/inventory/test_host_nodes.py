@@ -121,7 +121,9 @@ def test_one_host_that_cannot_follow_the_policy_leaves_the_others_their_plan() -
     found = resolve(formats.read(None, chosen), chosen, fleet, {}, strict=False)
     assert list(found["hosts"]) == ["a"] and list(found["refused"]) == ["b"]
     assert found["refused"]["b"]["message"] == "no NVIDIA GPU is on its PCI bus."
-    assert found["refused"]["b"]["hint"] == "Remove the host from the group gpu_hosts."
+    assert found["refused"]["b"]["hint"] == (
+        "Remove the host from the group gpu_hosts. To install the driver in an image, use the role driver with "
+        "driver_image: true.")
     with pytest.raises(PolicyError, match="b: no NVIDIA GPU"):
         resolve(formats.read(None, chosen), chosen, fleet, {})
     with pytest.raises(PolicyError):

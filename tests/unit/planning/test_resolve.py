@@ -108,6 +108,7 @@ def test_driver(models: list[str], policy: Any, release: str, mine: dict[str, An
       "Write a list of addresses"]),
     (["A100"], None, V26, {"driver_next_kernel": "never"}, ["driver_next_kernel 'never' is not allowed"]),
     (["A100"], None, V26, {"driver_hold_kernel": "always"}, ["driver_hold_kernel 'always' is not allowed"]),
+    (["A100"], None, V26, {"driver_image": "yes"}, ["driver_image is true, but a host with GPUs is not an image"]),
     (["A100"], None, V26, {"mig_manager_selected": "all-1g.10gb", "mig_manager_devices": [1]}, ["has no GPU '1'"]),
     (["A100"], None, V26, {"mig_manager_selected": "all-1g.10gb", "mig_manager_devices": "1"},
      ["mig_manager_devices '1' is not allowed", "Write a list of GPUs"]),
