@@ -24,6 +24,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._facts import (
     pci,
     runtimes,
     unit_files,
+    xids,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts import (
     system as system_module,
@@ -102,6 +103,11 @@ def _journal(document: Any) -> None:
 
 def _mig_boot_file(document: Any) -> None:
     shaped("mig_boot", mig_boot.read_mig_boot(tree(mig_boot.STATE, written(document))))
+
+
+def _kernel_log(text: str) -> None:
+    shaped("xids", xids.read_xids(tree("/dev/kmsg", text), prints("")))
+    shaped("xids", xids.read_xids(tree("/dev/kmsg", ""), prints(text)))
 
 
 def _release(text: str) -> None:
@@ -223,6 +229,9 @@ _CAPABILITY = st.tuples(st.sampled_from([9, 1, 0x10]), st.sampled_from([0, 0x40,
                         st.lists(st.binary(max_size=24).map(lambda one: bytes([0, len(one)]) + one), max_size=2),
                         ).map(lambda one: bytes(one[:3]) + one[3] + b"".join(one[4]))
 TARGETS: dict[str, Target] = {
+    "kernel log": Target(words("3,7,", "5000000", ",-;", "1700000000", ".1 gpu-1 kernel: ", "NVRM: Xid (PCI:0000:3b:00",
+                               "NVRM: Xid (PCI:0000:3b:00): 79, ", "NVRM: Xid (", "PCI:", "ffffffff:", "3b:", "00",
+                               " GPU-I:05", "): ", "79", ", ", "\n", "\n ", "9"), _kernel_log),
     "dpkg status": Target(words("Package: ", "nvidia-driver", "\n", "\n\n", "Status: install ok installed\n",
                                 "Version: ", "Maintainer: ", " ", "1", ": "),
                           lambda text: installed_packages.parse_dpkg_status(text.encode("utf-8", "surrogatepass"))),
