@@ -214,6 +214,12 @@ def test_services_of_an_image(made: Made) -> None:
         made.ids(Services)
 
 
+def test_a_fabric_manager_is_disabled_where_the_image_finds_no_switches(made: Made) -> None:
+    made.works(persistenced="active", fabricmanager="failed")
+    made.journal.keep("service", FABRIC_MANAGER, {"state": "absent", "enabled": ""})  # as in the image
+    assert made.ids(Services) == [f"interrupt/disable and stop service: {FABRIC_MANAGER}"]
+
+
 def test_no_restart_is_due_after_the_first_boot(made: Made) -> None:
     request_restart(made.journal, IMEX)
     made.part(Services).tidy()
