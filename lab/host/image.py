@@ -31,6 +31,7 @@ DEFAULT = "debian12"
 KINDS = {"debian12": (), "debian12user": ("sudo",), "ubuntu2404": (),
          "rocky9": ("dnf", "dnf-plugins-core", "rpm", "curl"),
          "sles15": ("zypper", "libzypp-config", "rpm", "curl"),
+         "slurm": ("munge", "slurm-client", "slurmctld", "slurmd"),
          "trixie": ("docker.io", "docker-cli", "podman", "crun", "rootlesskit", "slirp4netns", "uidmap")}
 SUITES = {"trixie": "trixie"}
 WITHOUT = ("/usr/share/man/*", "/usr/share/doc/*", "/usr/share/locale/*")

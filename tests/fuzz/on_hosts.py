@@ -44,6 +44,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._packages import (
     zypper_tools,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed, Runner
+from ansible_collections.gpuops.nvidia.plugins.module_utils._slurm import nodes as slurm_nodes
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit import read
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import answer_shapes
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import settings_file
@@ -181,6 +182,18 @@ def _slurm(text: str) -> None:
             ["Name=gpu File=/dev/nvidia0"], "gpu12")
 
 
+def _slurm_node(text: str) -> None:
+    node = slurm_nodes.read_node(text)
+    mark = node.mark
+    if mark and slurm_nodes.Mark.read(mark.text) is None:
+        raise AssertionError(mark)
+
+
+def _slurm_lists(text: str) -> None:
+    slurm_nodes.named(slurm_nodes.read_jobs(text))
+    slurm_nodes.find_by_host(text, ["n1"])
+
+
 def _runtime(name: str) -> Callable[[tuple[str, str, str]], None]:
     def act(given: tuple[str, str, str]) -> None:
         config, drop_in, version = given
@@ -309,6 +322,11 @@ TARGETS: dict[str, Target] = {
                       _digests),
     "gres.conf": Target(words("Name=gpu ", "NodeName=", "gpu", "[", "]", "1", "-", ",", "a", "File=/dev/nvidia0", "\n",
                               "\\\n", "#", "Include ", "/etc/x", " "), _slurm),
+    "scontrol show node": Target(words("NodeName=n1 ", "\n", "   NodeAddr=a NodeHostName=b ", "   State=IDLE", "+DRAIN",
+                                       "*", " ", "   Reason=", "gpuops: ", "failed: ", "driver", " (run a/1/2@3)",
+                                       " was down: ", " [root@1]", "x"), _slurm_node),
+    "squeue and sinfo": Target(words("12", "|", "RUNNING", "trainer", "n1", "n2", "\n", " ", "*", "[1-2]"),
+                               _slurm_lists),
     "GFD sharing": Target(data("version", "v1", "sharing", "timeSlicing", "mps", "resources", "name", "nvidia.com/gpu",
                                "replicas", "flags", "renameByDefault").filter(lambda one: isinstance(one, dict)),
                           sharing_config.parse_sharing),

@@ -131,6 +131,8 @@ GATES = (
              nearest={**dict.fromkeys(ON_A_HOST, ()), **dict.fromkeys(MIG, ["mig"]),
                       **dict.fromkeys(TOOLKIT, [
                           "toolkit", "toolkit_docker", "toolkit_rootless", "toolkit_cdi"])}),
+    on_hosts("slurm", 9, 0.25, "slurm", needs=("lab", "other hosts"), nearest=dict.fromkeys(ON_A_HOST, ()),
+             inputs=("roles/maintenance/*",)),
     on_hosts("kill", 6, 0.16, "kill", nearest=dict.fromkeys(ON_A_HOST, ())),
     pytest("cluster", 21, 0.53, ("control plane",), "tests/integration_cluster/*",
            nearest={**dict.fromkeys(OPERANDS, ["components"]), **dict.fromkeys(ON_A_HOST, ())}),

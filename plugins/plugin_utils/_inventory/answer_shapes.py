@@ -158,6 +158,9 @@ ANSWER: dict[str, Shape] = {
     "evidence": Table(_NAME, Text(longest=100_000), 16),
     "explained": Rows(Fields({"message": _WORDS, "meaning": _LONG, "action": _LONG}), 64),
     "dcgm": Fields({"ran": _FLAG, "passed": _MAYBE_FLAG, "why": _LONG}),
+    "started": _FLAG, "slurm_node": Fields({
+        "name": _NAME, "states": Rows(_NAME, 64), "reason": _LONG, "jobs": _LONG, "waits": _LONG, "held_by": _LONG,
+        **dict.fromkeys(("left", "failed", "responds"), _FLAG)}),
     "labels": LABELS, "unread": Rows(Fields({"gpu": Nullable(_PCI), "error": _WORDS}), _GPUS),
     "diff": Rows(Table(_NAME, Text(longest=16 * 2**20), 16), _STEPS),
 }

@@ -41,6 +41,7 @@ _PREVIEWED = ("driver", "container_toolkit", "mig_manager", *SOFTWARE)
 
 # The registered result of node_maintenance when it took the host's Node out of service.
 MAINTENANCE = "maintenance_result"
+SLURM = "maintenance_slurm_result"
 
 # Variables of users: the name of a host's Node, its profile (L(profiles)), and the device plugin's configuration for
 # its Node (L(device_plugin)).
@@ -287,10 +288,10 @@ def steps_of(task_vars: Variables, host: str, what: str) -> dict[str, list[Data]
 
 
 def _of_executed(task_vars: Variables, host: str, result: Data) -> Data:
-    """The result of a module. If the host's Node stayed in service, the module ran in check mode, so all steps are
-    pending."""
+    """The result of a module. If the host's Node or its node of Slurm stayed in service, the module ran in check mode,
+    so all steps are pending."""
     maintenance = _registered(task_vars, host, MAINTENANCE)
-    obstacles = maintenance.get("pending")
+    obstacles = _registered(task_vars, host, SLURM).get("pending") or maintenance.get("pending")
     if not obstacles:
         return result
     reason = f"{obstacles[0]['id']}: {obstacles[0]['pending_reason']}"

@@ -76,8 +76,8 @@ NEVER_EMPTY: t.Dict[str, t.Tuple[t.Union[str, t.List[str]], str]] = {
 
 # Variables in whole seconds for maintenance, the cluster, and CUDA samples. L(components.SECONDS) contains those for
 # the driver of a host.
-SECONDS = ("gpu_remove_timeout", "maintenance_drain_timeout", "mig_manager_timeout", "preflight_cuda_timeout",
-           "preflight_timeout", "validator_timeout")
+SECONDS = ("gpu_remove_timeout", "maintenance_drain_timeout", "maintenance_slurm_timeout", "mig_manager_timeout",
+           "preflight_cuda_timeout", "preflight_timeout", "validator_timeout")
 
 
 def option_values(given: Variables, hosts: Hosts, others: Hosts) -> Data:

@@ -65,9 +65,7 @@ def test_a_variable_of_a_playbook_has_one_meaning(path: pathlib.Path) -> None:
     meanings: dict[str, set[str]] = {}
     for name, value in variables_of(yaml.safe_load(path.read_text(encoding="utf-8"))):
         meanings.setdefault(name, set()).add(str(value))
-    assert [name for name, values in meanings.items() if len(values) > 1] == (
-        # The play for all hosts works at a lower level than the plan says.
-        ["gpu_plan"] if path.name == "remove.yml" else [])
+    assert not [name for name, values in meanings.items() if len(values) > 1]
 
 
 def serve_layout(result: dict[str, Any], level: str = "drain", maintenance: dict[str, Any] | None = None,

@@ -55,7 +55,7 @@ def choice(fleet: str, levels: dict[str, str], driver_result: dict[str, Any], no
 
 def starts(task: dict[str, Any], variables: dict[str, Any]) -> bool:
     """Whether the task of the role maintenance works on the Node."""
-    given = {"maintenance_creates": False, **{name: task["vars"][name] for name in (
+    given = {"maintenance_creates": False, "maintenance_slurm_waits": False, **{name: task["vars"][name] for name in (
         "maintenance_disturbs", "maintenance_creating")}, **variables}
     return all(template("{{ " + one + " }}", given) for one in task["when"])
 
@@ -269,10 +269,36 @@ def test_a_host_is_disturbed_only_while_its_node_is_out_of_service(result: dict[
     """Also in check mode, and also if MIG instances are created meanwhile."""
     block = read("roles/maintenance/tasks/main.yml")[0]["block"]
     change = next(one for one in block if one["name"] == "Change the host")
-    variables = {"maintenance_node": "a", "maintenance_result": result}
+    variables = {"maintenance_node": "a", "maintenance_result": result, "maintenance_slurm": False}
     assert template(change["vars"]["gpu_undisturbed"], variables) is undisturbed
     assert change["vars"]["mig_manager_create"] is True
     assert template(change["vars"]["gpu_undisturbed"], {**variables, "maintenance_node": ""}) is False
+
+
+@pytest.mark.parametrize(("node", "result", "slurm", "undisturbed"), [
+    ("", {}, {"skipped": True}, True), ("", {}, {"started": True}, False), ("", {}, {"started": False}, True),
+    ("a", {"started": True, "level": "drain"}, {"skipped": True}, True),
+    ("a", {"started": True, "level": "drain"}, {"started": True}, False),
+    ("a", {"skipped": True}, {"started": True}, True)])
+def test_a_host_is_disturbed_only_while_its_node_of_slurm_is_out_of_service(
+        node: str, result: dict[str, Any], slurm: dict[str, Any], undisturbed: bool) -> None:
+    """Also if the host is a Node of Kubernetes, too."""
+    block = read("roles/maintenance/tasks/main.yml")[0]["block"]
+    change = next(one for one in block if one["name"] == "Change the host")
+    variables = {"maintenance_node": node, "maintenance_result": result, "maintenance_slurm": True,
+                 "maintenance_slurm_result": slurm}
+    assert template(change["vars"]["gpu_undisturbed"], variables) is undisturbed
+
+
+@pytest.mark.parametrize(("pending", "expected"), [([], True), ([{"id": "drain"}], False)])
+def test_jobs_keep_a_host_as_it_is(pending: list[dict[str, str]], expected: bool) -> None:
+    """No task that changes or puts back runs, and the Node of the host is not cordoned."""
+    waits = template(read("roles/maintenance/vars/main.yml")["maintenance_slurm_waits"],
+                     {"maintenance_slurm_result": {"pending": pending}})
+    block = {one.get("register") or one["name"]: one for one in read("roles/maintenance/tasks/main.yml")[0]["block"]}
+    for name in ("maintenance_result", "Change the host", "Compare the host with the plan", "Resume the node of Slurm"):
+        condition, = (one for one in block[name]["when"] if "maintenance_slurm_waits" in one)
+        assert template("{{ " + condition + " }}", {"maintenance_slurm_waits": waits}) is expected, name
 
 
 def test_instances_that_replace_others_do_not_go_through_a_node_that_stays_in_service() -> None:
