@@ -101,6 +101,7 @@ class ActionModule(ControllerAction):
         from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import rights
         from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
         from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.workloads import Workload
+        from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout import offered
         from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.checks import compared, verified
         from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.drift import differences, startup_taint
         from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.rollout import Rollout
@@ -123,6 +124,10 @@ class ActionModule(ControllerAction):
         if arguments["compare"]:
             checks = compared(checks, differences(client, cluster, only, _with_gpus(cluster, task_vars)), check)
         ready = verified(cluster["nodes"]["gpu"], checks)
+        if "device_plugin" in mine:
+            checks = compared(checks, offered.differences(client, ready, _full_gpus(cluster, task_vars),
+                                                          0 if check else arguments["timeout"]), check)
+            ready = verified(cluster["nodes"]["gpu"], checks)
         if arguments["startup_taint"]:
             checks = compared(checks, startup_taint(client, arguments["startup_taint"], ready), check)
         return {"checks": [one.as_dict() for one in checks], "verified": ready}
@@ -146,6 +151,17 @@ def _with_gpus(cluster: Data, task_vars: Data) -> dict[str, int]:
     facts = inventory_vars.facts(task_vars) if hosts else {}
     return {node: len(facts[host]["gpus"]) for node, host in cluster["nodes"]["by_host"].items()
             if host in hosts and facts.get(host)}
+
+
+def _full_gpus(cluster: Data, task_vars: Data) -> dict[str, int]:
+    """Maps Nodes to the number of GPUs of their hosts, for hosts in the inventory without a GPU in MIG mode."""
+    hosts = cluster["nodes"]["by_host"]
+    found = {}
+    for node, host in hosts.items():
+        gpus = (inventory_vars.unchanged_facts(task_vars, host) or {}).get("gpus") or []
+        if gpus and not any((gpu.get("mig") or {}).get("enabled") for gpu in gpus):
+            found[node] = sum(1 for gpu in gpus if gpu.get("kernel_driver") == "nvidia")
+    return found
 
 
 def _wrong(check: Data) -> bool:

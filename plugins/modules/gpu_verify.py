@@ -21,6 +21,8 @@ description:
     O(cluster) in the same way as M(gpuops.nvidia.operands) and M(gpuops.nvidia.gpu_labels) do it in a run. A difference
     that these modules would correct is V(failed). If the C(gpu_disruption) in O(cluster) forbids the correction, the
     difference is V(pending). The module writes nothing.
+  - On Nodes where nothing is missing, the number of GPUs that the kubelet offers is compared with the labels of the
+    Node, or with the facts of its host. The module waits up to a minute of O(timeout) for missing GPUs.
   - Pods on Nodes that are NotReady, and driver pods that must be restarted, are V(pending). The module does not wait
     for them.
   - If the cluster's MIG manager serves Nodes, the module also waits for the layouts that their labels

@@ -36,6 +36,14 @@ def offered_gpus(node: Live) -> dict[str, int]:
 
     The numbers of a Node that is NotReady may be out of date.
     """
-    allocatable = (node.get("status") or {}).get("allocatable") or {}
-    return {name: int(amount) for name, amount in allocatable.items()
-            if is_gpu(name) and _COUNT.fullmatch(str(amount)) and amount != "0"}
+    return {name: amount for name, amount in _gpus(node, "allocatable").items() if amount}
+
+
+def gpu_capacity(node: Live) -> dict[str, int]:
+    """Maps each GPU resource of a Node to its capacity. A resource that is no longer registered has the number 0."""
+    return _gpus(node, "capacity")
+
+
+def _gpus(node: Live, field: str) -> dict[str, int]:
+    amounts = (node.get("status") or {}).get(field) or {}
+    return {name: int(amount) for name, amount in amounts.items() if is_gpu(name) and _COUNT.fullmatch(str(amount))}
