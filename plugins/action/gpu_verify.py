@@ -45,6 +45,7 @@ class ActionModule(ControllerAction):
         "context": {"type": "str"},
         "workloads": {"type": "list", "elements": "dict", "default": []},
         "compare": {"type": "bool", "default": True},
+        "check_pods": {"type": "raw", "default": 0},
         "startup_taint": {"type": "str", "default": ""},
         "timeout": {"type": "int", "default": 900},
         "enforce": {"type": "bool", "default": True},
@@ -96,12 +97,12 @@ class ActionModule(ControllerAction):
         return checks
 
     def _cluster(self, arguments: Data, task_vars: Data) -> Data:
-        """Returns C({checks, verified}) of a cluster. Waits, and prints the progress."""
+        """Returns C({checks, verified, pods}) of a cluster. Waits, and prints the progress."""
         # Imported here, because the library takes a third of a second to load, which the task of a host does not need.
         from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import rights
         from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
         from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.workloads import Workload
-        from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout import offered
+        from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout import check_pods, offered
         from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.checks import compared, verified
         from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.drift import differences, startup_taint
         from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.rollout import Rollout
@@ -128,9 +129,16 @@ class ActionModule(ControllerAction):
             checks = compared(checks, offered.differences(client, ready, _full_gpus(cluster, task_vars),
                                                           0 if check else arguments["timeout"]), check)
             ready = verified(cluster["nodes"]["gpu"], checks)
+        amount = check_pods.count(arguments["check_pods"], cluster["nodes"]["gpu"])
+        ran: list[check_pods.Ran] = []
+        if amount and {"validator", "device_plugin"} <= {*mine}:
+            ran = check_pods.run(client, cluster, ready, amount, check)
+            checks = compared(checks, check_pods.differences(ran), check)
+            ready = [name for name in ready if not any(one.node == name and one.state == "failed" for one in ran)]
         if arguments["startup_taint"]:
             checks = compared(checks, startup_taint(client, arguments["startup_taint"], ready), check)
-        return {"checks": [one.as_dict() for one in checks], "verified": ready}
+        return {"checks": [one.as_dict() for one in checks], "verified": ready,
+                "pods": [one._asdict() for one in ran]}
 
     def _gather(self, task_vars: Data) -> Data:
         """Gathers new facts with the action of gpu_info, which copies pynvml to the host if it is missing."""

@@ -104,6 +104,18 @@ options:
         still has this taint is V(pending), because site.yml removes the taint.
     type: str
     default: ''
+  check_pods:
+    description:
+      - On how many GPU Nodes a pod with one GPU runs to its end, after everything else on the Node is as planned. A
+        number, a percentage such as V(10%), or a list of names of Nodes. V(0) runs none. A number takes Nodes with
+        different models of GPUs first.
+      - The pod runs a CUDA program of the validator's image, without privileges. It is created only if a GPU of the
+        Node is free, ends after at most two minutes, and is deleted in any case. If no GPU of a Node is free, the
+        check is V(pending) there. A pod that fails is a failure of the component C(validator).
+      - It runs at every level of C(gpu_disruption), and only if the cluster delivers C(validator) and C(device_plugin).
+        In check mode the module only says what would run.
+    type: raw
+    default: 0
   timeout:
     description:
       - Seconds to wait for the components of a cluster. V(0) checks them once and does not wait.
@@ -133,6 +145,11 @@ EXAMPLES = r"""
   gpuops.nvidia.gpu_verify:
     cluster: "{{ plan.cluster }}"
     timeout: 600
+
+- name: Also run a pod with one GPU on a tenth of the Nodes
+  gpuops.nvidia.gpu_verify:
+    cluster: "{{ plan.cluster }}"
+    check_pods: 10%
 """
 
 RETURN = r"""
@@ -186,6 +203,14 @@ verified:
   returned: when O(cluster) is given
   type: list
   elements: str
+pods:
+  description:
+    - The Nodes of O(check_pods). C(state) is V(ok), V(failed), V(skipped) or V(planned), C(reason) why, with the last
+      lines of the log, C(hint) what to do.
+  returned: when O(cluster) is given
+  type: list
+  elements: dict
+  sample: [{node: gpu-a1, state: ok, reason: "", hint: ""}]
 problems:
   description: One sentence for each component that is V(failed) or V(absent), as in the error message.
   returned: always
