@@ -13,7 +13,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import Gpuop
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVELS
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.controller import ControllerAction
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import driver_containers
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import hidden, releases, yamltext
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import hidden, releases, upgrades, yamltext
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.facts import ClusterFacts
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Data
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import (
@@ -48,6 +48,7 @@ _EXPORTS: t.Dict[str, t.Callable[[formats.Policy], t.Any]] = {
 
 # The second sentence of a warning about a Node that an earlier run has left out of service.
 _AGAIN = "The next run of site or remove that succeeds there puts it back into service."
+_UPGRADE = "The next run of the playbook upgrade finishes its driver upgrade."
 _BY_HAND = ("Add the host of the Node to the inventory, and run again; or check the Node and put it back into service "
             "by hand, see docs/maintenance.md.")
 _SHOWN = 20  # such Nodes
@@ -236,16 +237,22 @@ def _about_nodes(wanted: Data, hosts: int) -> Data:
 
 
 def _annotations(wanted: Data, seen: Data | None) -> dict[str, dict[str, str]] | None:
-    """Maps the Nodes to their annotations, None without a cluster. seen: the state, if it was read."""
+    """Maps the Nodes to their annotations and the label with the state of a driver upgrade, None without a cluster.
+    seen: the state, if it was read."""
     if not wanted["kubeconfig"] or wanted["render_to"]:
         return None
     if seen is not None:
-        return {name: one["annotations"] for name, one in seen["nodes"].items()}
+        return {name: _marks(one["annotations"], one["labels"]) for name, one in seen["nodes"].items()}
     # Imported here, because the library takes half a second to load, which a run without a cluster does not need.
     from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import client
 
     found = client.Client(wanted["kubeconfig"], wanted["context"]).list("v1", "Node", metadata_only=True)
-    return {one["metadata"]["name"]: one["metadata"].get("annotations") or {} for one in found}
+    return {meta["name"]: _marks(meta.get("annotations") or {}, meta.get("labels") or {})
+            for meta in (one["metadata"] for one in found)}
+
+
+def _marks(annotations: t.Mapping[str, str], labels: t.Mapping[str, str]) -> dict[str, str]:
+    return {**annotations, **({upgrades.STATE: labels[upgrades.STATE]} if upgrades.STATE in labels else {})}
 
 
 def _left_behind(marks: dict[str, dict[str, str]] | None) -> dict[str, bool] | None:
@@ -267,10 +274,18 @@ def _left_by_runs(marks: dict[str, dict[str, str]] | None, hosts: Data) -> list[
 
     found = maintenance.left_by_runs(marks, node_lock.Holder.of_run())
     own = {one["node"]["name"] for one in hosts.values() if one["node"]}
-    warnings = [f"{text} {_AGAIN if name in own or maintenance.REMOVING in marks[name] else _BY_HAND}"
-                for name, text in found.items()]
+    warnings = [f"{text} {_remedy(marks[name], name in own)}" for name, text in found.items()]
     more = [f"{len(warnings) - _SHOWN} more Nodes were left behind by earlier runs."] if len(warnings) > _SHOWN else []
     return [*warnings[:_SHOWN], *more]
+
+
+def _remedy(marks: dict[str, str], is_host: bool) -> str:
+    """What puts a Node back into service. is_host: whether its host is in the play."""
+    from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import maintenance
+
+    if marks.get(upgrades.STATE) in (*upgrades.IN_PROGRESS, upgrades.FAILED):
+        return _UPGRADE
+    return _AGAIN if is_host or maintenance.REMOVING in marks else _BY_HAND
 
 
 def _config_maps(given: Data | None, wanted: Data, policy: formats.Policy) -> config_maps.Seen:

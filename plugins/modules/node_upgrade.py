@@ -27,7 +27,8 @@ description:
     run finishes the Nodes whose driver is Ready meanwhile.
   - If a run is killed, the next run continues, on any controller. It also continues upgrades that a GPU Operator has
     started, if the operator no longer runs.
-  - A Node with the label C(nvidia.com/gpu-driver-upgrade.skip=true) is not upgraded. A pod with the label
+  - A Node with the label C(nvidia.com/gpu-driver-upgrade.skip=true) is not upgraded. If an upgrade has begun there, it
+    is finished if the driver pod has been replaced, and undone otherwise. A pod with the label
     C(nvidia.com/gpu-driver-upgrade-drain.skip=true) is not evicted by C(drain-required).
   - Runs on the controller, connects to no host, and uses only the cluster of O(kubeconfig).
 author:
@@ -54,8 +55,8 @@ options:
     default: []
   first:
     description:
-      - The Nodes that are upgraded before all others. If this is not set, Nodes that are cordoned come first, and the
-        others by name.
+      - The Nodes that are upgraded before all others, which wait until these have ended. If this is not set, Nodes that
+        are cordoned come first, and the others by name. A Node to which the policy delivers no driver is refused.
     type: list
     elements: str
     default: []
@@ -97,10 +98,10 @@ RETURN = r"""
 nodes:
   description:
     - The Nodes that need an upgrade, in the order of their upgrade. C(driver) is the NVIDIADriver, empty for the
-      section C(driver) of the policy; C(current) and C(desired) are the tags of the driver images; C(seconds) is the
-      duration of the upgrade.
+      section C(driver) of the policy; C(current) and C(desired) are the tags of the driver images; the Nodes of a
+      C(batch) start at the same time, V(0) is for Nodes that do not start; C(seconds) is the duration of the upgrade.
     - C(state) is C(upgraded), C(failed), C(skipped), C(pending) if C(disruption) or a GPU client forbids the upgrade,
-      or C(waiting) if it has not started. C(reason) says why.
+      C(waiting) if it has not started, or C(gone) if the Node was deleted meanwhile. C(reason) says why.
   returned: always
   type: list
   elements: dict
@@ -111,6 +112,7 @@ nodes:
       desired: 580.95.05-ubuntu22.04
       state: upgraded
       reason: ""
+      batch: 1
       seconds: 214
 blocked:
   description: The pods that could not be evicted, each with C(node), C(pod) and C(reason).

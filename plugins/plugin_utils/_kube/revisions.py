@@ -15,14 +15,16 @@ _REVISION = "controller-revision-hash"
 
 class Revisions(t.NamedTuple):
     """The revisions of a DaemonSet. template: the newest pod template; current: the hashes of all revisions whose pods
-    are not outdated, because they differ from the newest one in the node selection at most."""
+    are not outdated, because they differ from the newest one in the node selection at most; former: the hashes of the
+    others."""
 
     template: Live
     current: t.FrozenSet[str]
+    former: t.FrozenSet[str] = frozenset()
 
     def is_outdated(self, pod: Live) -> bool:
         """Whether a pod of the DaemonSet is outdated."""
-        return (pod["metadata"].get("labels") or {}).get(_REVISION) not in self.current
+        return hash_of(pod) not in self.current
 
 
 def of_daemon_set(uid: str, revisions: t.Iterable[Live]) -> Revisions | None:
@@ -33,9 +35,14 @@ def of_daemon_set(uid: str, revisions: t.Iterable[Live]) -> Revisions | None:
         return None
     template: Live = max(own, key=lambda one: int(one["revision"]))["data"]["spec"]["template"]
     same = without_node_selection(template)
-    return Revisions(template, frozenset(
-        str(one["metadata"]["labels"][_REVISION]) for one in own
-        if without_node_selection(one["data"]["spec"]["template"]) == same))
+    hashes = {hash_of(one): without_node_selection(one["data"]["spec"]["template"]) == same for one in own}
+    return Revisions(template, *(frozenset(name for name, current in hashes.items() if current is wanted)
+                                 for wanted in (True, False)))
+
+
+def hash_of(item: Live) -> str:
+    """The hash of the revision of a pod or a ControllerRevision, empty if it has none."""
+    return str((item["metadata"].get("labels") or {}).get(_REVISION, ""))
 
 
 def tag(pod: Live) -> str:

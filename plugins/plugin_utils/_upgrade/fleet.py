@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
+import time
 import typing as t
 from dataclasses import dataclass, field
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import upgrades
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import objects, revisions
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import without_errors
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError, without_errors
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import (
     Live,
     Object,
@@ -30,6 +31,8 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.successors
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.upgrade_policy import UpgradePolicy
 
 SELECTOR = label_selector(DRIVER_LABEL)
+# Seconds: for the controller to see a change of a DaemonSet; between two requests.
+_OBSERVED, _PAUSE = 60.0, 0.5
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,8 @@ class Candidate:
 
     daemon_set: that of its driver pod; group: the name of its L(Group); pod: the name of the outdated pod, empty if
     the pod has been replaced already; drains: whether pods that use its GPUs must end; current, desired: the tags of
-    the driver images; state: the state in its label; excluded: why the user does not want its upgrade, empty otherwise.
+    the driver images; state: the state in its label; excluded: why the user does not want its upgrade, empty otherwise;
+    former: the hashes of the revisions whose pods are outdated.
     """
 
     node: NodeState
@@ -62,6 +66,7 @@ class Candidate:
     desired: str
     state: str
     excluded: str = ""
+    former: t.FrozenSet[str] = frozenset()
 
     @property
     def name(self) -> str:
@@ -87,30 +92,32 @@ class Candidate:
 @dataclass(frozen=True)
 class Fleet:
     """The drivers of a cluster. namespace: the namespace of the operands; validates: whether a validator runs on each
-    Node; candidates: by the name of the Node."""
+    Node; candidates: by the name of the Node; left: maps Nodes that an earlier upgrade has left out of service, and to
+    which the policy delivers no driver, to their states."""
 
     namespace: str
     validates: bool
     groups: t.Mapping[str, Group] = field(default_factory=dict)
     candidates: t.Mapping[str, Candidate] = field(default_factory=dict)
+    left: t.Mapping[str, str] = field(default_factory=dict)
 
 
-def read(client: Client, cluster: t.Mapping[str, t.Any], names: t.Collection[str] = (), check: bool = False) -> Fleet:
+def read(client: Client, cluster: t.Mapping[str, t.Any], names: t.Collection[str] = (), check: bool = False,
+         clock: t.Callable[[], float] = time.monotonic, sleep: t.Callable[[float], None] = time.sleep) -> Fleet:
     """Reads the driver pods and the Nodes.
 
     cluster: the plan of the cluster; names: the Nodes to which the candidates are limited, empty for all Nodes; check:
     whether the DaemonSets may not be as planned yet, because the task that delivers them runs in check mode, too. Then
-    a dry run on the API server shows which pods they would make outdated.
+    a dry run on the API server shows which pods they would make outdated. clock, sleep: as in the module time.
     """
     components = cluster["components"]
     namespace = str(cluster["namespace"])
     pools = {pool["name"]: pool for pool in (components.get(DRIVER) or {}).get("pools") or ()}
-    reads = [("apps/v1", "DaemonSet"), ("apps/v1", "ControllerRevision"), ("v1", "Pod"), ("v1", "Node")]
-    sets, known, pods, nodes = without_errors(client.many(
-        lambda one: client.list(*one) if one[1] == "Node" else client.list(*one, namespace=namespace)
-        if one[1] == "DaemonSet" else client.list(*one, namespace=namespace, label_selector=SELECTOR), reads))
-    drivers = [one for one in sets if is_ours(one) and component_of(one) == DRIVER
-               and one["metadata"]["name"] in pools]
+    drivers = _observed(client, namespace, pools, clock, sleep)
+    reads = [("apps/v1", "ControllerRevision"), ("v1", "Pod"), ("v1", "Node")]
+    known, pods, nodes = without_errors(client.many(
+        lambda one: client.list(*one) if one[1] == "Node" else
+        client.list(*one, namespace=namespace, label_selector=SELECTOR), reads))
     delivered = {one.manifest["metadata"]["name"]: one.manifest for one in objects.wanted(
         {DRIVER: render(DRIVER, cluster)}) if one.kind.kind == "DaemonSet"} if check and drivers else {}
     groups: dict[str, Group] = {}
@@ -131,14 +138,38 @@ def read(client: Client, cluster: t.Mapping[str, t.Any], names: t.Collection[str
             if found and (not names or name in names):
                 candidates[name] = found
     validator = components.get("validator") or {}
-    return Fleet(namespace, validator.get("state") == "present", groups, candidates)
+    served_nodes = {name for group in groups.values() for name in group.nodes}
+    states = {one.name: one.labels.get(upgrades.STATE, "") for one in map(NodeState.read, nodes)}
+    left = {name: state for name, state in states.items() if state in upgrades.IN_PROGRESS
+            and name not in served_nodes and (not names or name in names)}
+    return Fleet(namespace, validator.get("state") == "present", groups, candidates, left)
+
+
+def _observed(client: Client, namespace: str, pools: t.Container[str], clock: t.Callable[[], float],
+              sleep: t.Callable[[float], None]) -> list[Object]:
+    """The DaemonSets of the drivers. Waits until their controller has seen their last change, because only then a
+    changed DaemonSet has its new revision. Raises ClusterError."""
+    end = clock() + _OBSERVED
+    while True:
+        found = [one for one in client.list("apps/v1", "DaemonSet", namespace=namespace)
+                 if is_ours(one) and component_of(one) == DRIVER and one["metadata"]["name"] in pools]
+        late = [one["metadata"]["name"] for one in found
+                if int((one.get("status") or {}).get("observedGeneration") or 0)
+                < int(one["metadata"].get("generation") or 0)]
+        if not late:
+            return found
+        if clock() >= end:
+            raise ClusterError(f"The controller of DaemonSets has not seen the last change of {', '.join(late)} for "
+                               f"{_OBSERVED:g} s.", "Check kube-controller-manager, then run again.", verb="get",
+                               object=f"DaemonSet {namespace}/{late[0]}", reason="NotObserved")
+        sleep(_PAUSE)
 
 
 def _planned(client: Client, manifest: Object, live: Object, rows: revisions.Revisions) -> revisions.Revisions:
     """The revisions of a DaemonSet after the delivery of its manifest."""
     template = client.apply(manifest, dry_run=True)["spec"]["template"]
     former, new = map(without_node_selection, (live["spec"]["template"], template))
-    return rows if former == new else revisions.Revisions(template, frozenset())
+    return rows if former == new else revisions.Revisions(template, frozenset(), rows.current | rows.former)
 
 
 def _candidate(daemon_set: Object, pool: t.Mapping[str, t.Any], node: Object, pod: Object | None,
@@ -149,7 +180,9 @@ def _candidate(daemon_set: Object, pool: t.Mapping[str, t.Any], node: Object, po
     asked = state.annotations.get(upgrades.REQUESTED) == "true"
     waits = upgrades.SAFE_LOAD in state.annotations
     outdated = pod is not None and (asked or rows.is_outdated(pod))
-    if not (outdated or asked or waits or label in (*upgrades.IN_PROGRESS, upgrades.FAILED)):
+    # A Node whose driver pod is not outdated any more, but whose upgrade is required, is upgraded already.
+    begun = label in (*upgrades.IN_PROGRESS, upgrades.FAILED) or label == upgrades.REQUIRED and pod is not None
+    if not (outdated or asked or waits or begun):
         return None
     excluded = ""
     if state.labels.get(upgrades.SKIP) == "true":
@@ -158,7 +191,7 @@ def _candidate(daemon_set: Object, pool: t.Mapping[str, t.Any], node: Object, po
         excluded = "driver.upgradePolicy.autoUpgrade is false"
     return Candidate(state, daemon_set, pool["owner"], pod["metadata"]["name"] if pod and outdated else "",
                      outdated or waits and label not in upgrades.CORDONED, revisions.tag(pod) if pod else "",
-                     revisions.tag(rows.template), label, excluded)
+                     revisions.tag(rows.template), label, excluded, rows.former)
 
 
 def pods_of(client: Client, fleet: Fleet, name: str) -> list[Object]:

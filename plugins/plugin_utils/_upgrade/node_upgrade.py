@@ -20,9 +20,10 @@ from dataclasses import dataclass, replace
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import PendingStep, Step, allows, level_too_low
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import upgrades
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import revisions
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import Object
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import Object, controller_uid
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.status import is_ready
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import cordon, drain, node
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy_labels import ANNOTATION, LABELS
@@ -48,6 +49,7 @@ VALIDATES = LABELS["validator"]  # the label by which the validator runs on a No
 # The limits of the operator: restarts of a container of the new driver pod, and seconds for the validator.
 _MAX_RESTARTS, _VALIDATION = 10, 600.0
 _VALIDATOR = "app=nvidia-operator-validator"
+_LOST, _GONE = "Lost", "Gone"  # reasons of errors after which a Node is not written any more
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,8 @@ class NodeUpgrade:
         self._client, self._fleet, self.one, self._terms, self._tell = client, fleet, one, terms, tell
         self._policy: UpgradePolicy = fleet.groups[one.group].policy
         self.has_begun, self.seconds = False, 0.0
+        # Whether this run holds the Node, and when it has last checked that.
+        self._holds, self._checked = False, 0.0
 
     @property
     def name(self) -> str:
@@ -81,11 +85,13 @@ class NodeUpgrade:
 
     def preview(self) -> tuple[list[Step], list[PendingStep], list[drain.PodEntry]]:
         """(the steps of L(run), the pending steps, the pods that use a GPU and stay)."""
+        if self._is_abandoned:
+            return [_undo_step(self.one)], [], []
         forbidden = self._forbidden()
         if forbidden:
             return [], forbidden, []
         waits = map(_wait_step, self._jobs() if self._evicts else ())
-        begun = self._maintenance(check=True).started() if self.one.drains else Outcome(started=True)
+        begun = self._previewed() if self.one.drains else Outcome(started=True)
         if not begun.started:
             return [], list(begun.pending), list(begun.staying)
         ended = self._maintenance(check=True, begun=begun).ended()
@@ -93,12 +99,30 @@ class NodeUpgrade:
         at = next((index for index, step in enumerate(steps) if step.action in ("evict", "pause")), len(steps))
         return [*steps[:at], *waits, *steps[at:], _replace_step(self.one), *ended.steps], [], list(begun.staying)
 
+    def _previewed(self) -> Outcome:
+        """The outcome of taking the Node out of service, in check mode. Raises GpuopsError."""
+        try:
+            return self._maintenance(check=True).started()
+        except ClusterError as error:
+            if error.reason != "Refused" or not self._policy["drain"]["enabled"]:
+                raise
+        return self._maintenance(check=True, pods=self._full_drain(check=True)).started()
+
+    @property
+    def _is_abandoned(self) -> bool:
+        """Whether the user does not want an upgrade that an earlier run has begun, and the driver is not replaced."""
+        return bool(self.one.excluded and self.one.pod)
+
     def run(self) -> tuple[list[Step], list[PendingStep]]:
         """Upgrades the Node. Returns (the steps, the steps that the level or a GPU client forbids).
 
         Raises GpuopsError. If the driver pod has not been deleted, the Node is then as before. Otherwise its operands
         run again, it stays cordoned, and its state is C(upgrade-failed).
         """
+        if self._is_abandoned:
+            self._hold()
+            self._give_back(untouched=True)
+            return [_undo_step(self.one)], []
         forbidden = self._forbidden()
         if forbidden:
             return [], forbidden
@@ -123,7 +147,7 @@ class NodeUpgrade:
             if not begun.started:
                 return [], list(begun.pending)
         else:
-            self._write(self._held)
+            self._hold()
             begun = Outcome(started=True, ready=self.one.node.ready)
         self.has_begun = True
         try:
@@ -136,7 +160,8 @@ class NodeUpgrade:
             self._write(upgrades.UNCORDON)
             ended = self._maintenance(begun=begun, mark=_finished).ended()
         except GpuopsError as error:
-            self._maintenance(begun=begun, reason=error.message, mark=_failed).ended()
+            if not _is_lost(error):
+                self._maintenance(begun=begun, reason=error.message, mark=_failed).ended()
             raise
         return [*begun.steps, _replace_step(self.one), *resumed, *ended.steps], []
 
@@ -149,16 +174,18 @@ class NodeUpgrade:
         if not self._evicts:
             begun = self._maintenance().started()
             if begun.started:
+                self._holds = True
                 self._write(upgrades.POD_DELETION)
             return begun
-        self._write(self._held)
+        self._hold()
         try:
             self._write(self._cordoned)
             jobs = self._await_jobs()
             self._write(upgrades.POD_DELETION)
             begun = self._emptied()
-        except GpuopsError:
-            self._give_back()
+        except GpuopsError as error:
+            if not _is_lost(error):
+                self._give_back()
             raise
         cordons = [_cordon_step(self.name)] if cordon.cordon(self.one.node) else []
         return replace(begun, steps=[begun.steps[0], *cordons, *map(_wait_step, jobs), *begun.steps[1:]])
@@ -166,16 +193,13 @@ class NodeUpgrade:
     def _emptied(self) -> Outcome:
         """Evicts the pods that use GPUs and pauses the operands. If these pods alone cannot be evicted and the policy
         allows a drain, drains the Node. Raises GpuopsError."""
-        drained = self._policy["drain"]
         try:
             return self._started()
         except ClusterError as error:
-            if error.reason not in ("Refused", "Blocked") or not drained["enabled"]:
+            if error.reason not in ("Refused", "Blocked") or not self._policy["drain"]["enabled"]:
                 raise
         self._write(upgrades.DRAIN)
-        selector = ",".join(filter(None, (drained["selector"], f"{upgrades.DRAIN_SKIP}!=true")))
-        outcome = drain.Drain(self._client, replace(self._drain_request(drained, only_gpu=False), selector=selector),
-                              self._tell, self._terms.clock, self._terms.sleep).drained()
+        outcome = drain.Drain(self._client, self._full_drain(), self._tell, self._terms.clock, self._sleep).drained()
         self._refuse_blocked(outcome)
         # Pods that the selector leaves out are evicted only as podDeletion allows.
         begun = self._started()
@@ -193,17 +217,19 @@ class NodeUpgrade:
             raise ClusterError(outcome.failure, verb="evict", object=f"Node {self.name}", reason="Blocked",
                                blocked=list(outcome.blocked))
 
-    def _give_back(self) -> None:
+    def _give_back(self, untouched: bool = False) -> None:
         """Puts the Node back as it was: into service, unless an earlier run has left it with a driver that may not
-        work. The state of an upgrade that has not changed the driver is removed."""
+        work. The state of an upgrade that has not changed the driver is removed. untouched: whether it is known that no
+        run has changed the driver."""
         state, marks = self.one.state, self.one.node.annotations
-        begun = state in (upgrades.POD_RESTART, upgrades.VALIDATION, upgrades.UNCORDON, upgrades.FAILED)
+        begun = not untouched and state in (upgrades.POD_RESTART, upgrades.VALIDATION, upgrades.UNCORDON,
+                                            upgrades.FAILED)
         reason = marks.get(REASON, "its upgrade was interrupted") if begun and cordon.ANNOTATION in marks else ""
 
         def mark(live: NodeState) -> NodePatch:
             kept = state if begun or state == upgrades.DONE else None
             keys = (upgrades.WAITING_SINCE, *(() if begun else (upgrades.CORDONED_BEFORE,)))
-            return NodePatch({upgrades.STATE: kept}, _without(live, *keys))
+            return NodePatch({upgrades.STATE: kept}, {**_listed(live, kept is not None), **_without(live, *keys)})
 
         self._maintenance(begun=Outcome(started=True, ready=False), reason=reason, mark=mark).ended()
 
@@ -212,23 +238,57 @@ class NodeUpgrade:
         return drain.Request([self.name], evictions, None, pods["timeout"] or _LONGEST, self._terms.level, check,
                              holder=self._holder)
 
-    def _maintenance(self, check: bool = False, **more: t.Any) -> Maintenance:
-        request = Request(self._drain_request(self._policy["pods"], check=check), self._holder, upgrades=True, **more)
-        return Maintenance(self._client, request, self._tell, self._terms.clock, self._terms.sleep)
+    def _full_drain(self, check: bool = False) -> drain.Request:
+        """The eviction of all pods that the policy selects."""
+        drained = self._policy["drain"]
+        selector = ",".join(filter(None, (drained["selector"], f"{upgrades.DRAIN_SKIP}!=true")))
+        return replace(self._drain_request(drained, only_gpu=False, check=check), selector=selector)
+
+    def _maintenance(self, check: bool = False, pods: drain.Request | None = None, **more: t.Any) -> Maintenance:
+        """pods: which pods are evicted, by default those of podDeletion."""
+        request = Request(pods or self._drain_request(self._policy["pods"], check=check), self._holder, upgrades=True,
+                          **more)
+        return Maintenance(self._client, request, self._tell, self._terms.clock, self._sleep)
+
+    def _sleep(self, seconds: float) -> None:
+        """Sleeps. Renews the annotation of this run, because an eviction may take longer than it is valid."""
+        self._terms.sleep(seconds)
+        if self._holds and self._terms.now() - self._checked >= _RENEW:
+            self._write(lambda live: NodePatch())
+
+    def _hold(self) -> None:
+        """Holds the Node."""
+        self._write(self._held)
+        self._holds = True
 
     def _write(self, change: str | t.Callable[[NodeState], NodePatch]) -> None:
         """Writes a change of the Node, or only a new state. Renews the annotation with which this run holds the Node,
-        because a run on another controller takes the Node when the annotation is too old."""
+        because a run on another controller takes the Node when the annotation is too old.
+
+        Raises ClusterError with the reason C(Lost) if this run no longer holds the Node, and C(Gone) if it was deleted.
+        """
+        seen = False
+
         def patch(live: NodeState) -> NodePatch:
-            me = self._holder
+            nonlocal seen
+            me, seen = self._holder, True
             refuse_held(me, [live])
-            made = _in_state(live, change) if isinstance(change, str) else change(live)
             holder = holder_of(live)
+            if self._holds and not (holder and me.is_same_run(holder)):
+                raise ClusterError(f"This run no longer holds Node {self.name}, because somebody has "
+                                   f"{'changed' if HELD in live.annotations else 'removed'} the annotation {HELD}.",
+                                   "Run upgrade again: it finishes the Node.", verb="patch",
+                                   object=f"Node {self.name}", reason=_LOST)
+            made = _in_state(live, change) if isinstance(change, str) else change(live)
             if holder and me.since - holder.since >= _RENEW:
                 made = NodePatch(made.labels, {HELD: me.text, **made.annotations}, made.spec)
             return made
 
         node.write(self._client, self.name, patch)
+        self._checked = self._terms.now()
+        if not seen:
+            raise ClusterError(f"Node {self.name} was deleted.", "", verb="get", object=f"Node {self.name}",
+                               status=404, reason=_GONE)
 
     @property
     def _holder(self) -> Holder:
@@ -242,7 +302,7 @@ class NodeUpgrade:
         marks = {HELD: self._holder.text}
         if begun and live.cordoned and cordon.before(live) is None and upgrades.CORDONED_BEFORE not in live.annotations:
             marks[cordon.ANNOTATION] = "false"
-        return NodePatch({} if begun else {upgrades.STATE: upgrades.CORDON}, marks)
+        return NodePatch({} if begun else {upgrades.STATE: upgrades.CORDON}, {**_listed(live), **marks})
 
     @staticmethod
     def _cordoned(live: NodeState) -> NodePatch:
@@ -301,8 +361,7 @@ class NodeUpgrade:
         limit = max(float(self._policy["pods"]["timeout"]), time_to_start(self.one.daemon_set))
         end = self._terms.clock() + limit
         while True:
-            pods = [pod for pod in pods_of(self._client, self._fleet, self.name)
-                    if pod["metadata"]["name"] != self.one.pod]
+            pods = [pod for pod in pods_of(self._client, self._fleet, self.name) if self._is_new(pod)]
             if any(is_ready(pod) for pod in pods):
                 return
             for pod in pods:
@@ -314,6 +373,13 @@ class NodeUpgrade:
                                    "its log (kubectl describe pod, kubectl logs).", verb="get",
                                    object=f"Node {self.name}", reason="NoDriver")
             self._terms.sleep(_PAUSE)
+
+    def _is_new(self, pod: Object) -> bool:
+        """Whether a driver pod is of the DaemonSet of the Node and of none of its former revisions."""
+        meta = pod["metadata"]
+        return (meta["name"] != self.one.pod and "deletionTimestamp" not in meta
+                and controller_uid(pod) == self.one.daemon_set["metadata"]["uid"]
+                and revisions.hash_of(pod) not in self.one.former)
 
     def _refuse_restarts(self, pod: Object) -> None:
         """Raises ClusterError if a container of the new driver pod fails again and again."""
@@ -359,9 +425,20 @@ def _cordon_step(name: str) -> Step:
     return Step("cordon", f"Node {name}", "new pods must not start there", "drain")
 
 
-def _in_state(live: NodeState, state: str | None) -> NodePatch:
+def _undo_step(one: Candidate) -> Step:
+    """The step that puts a Node back into service whose upgrade is not wanted any more."""
+    return Step("undo the upgrade", f"Node {one.name}", one.excluded)
+
+
+def _is_lost(error: GpuopsError) -> bool:
+    """Whether the Node of an upgrade must not be written any more: another run may work on it, or it was deleted."""
+    return isinstance(error, ClusterError) and error.reason in (_LOST, _GONE)
+
+
+def _in_state(live: NodeState, state: str) -> NodePatch:
     """The patch that sets the state of a Node; empty if it has this state."""
-    return NodePatch({} if live.labels.get(upgrades.STATE) == state else {upgrades.STATE: state})
+    return NodePatch() if live.labels.get(upgrades.STATE) == state else NodePatch({upgrades.STATE: state},
+                                                                                 _listed(live))
 
 
 def _finished(live: NodeState) -> NodePatch:
@@ -382,8 +459,14 @@ def _without(live: NodeState, *annotations: str) -> dict[str, None]:
     return {key: None for key in annotations if key in live.annotations}
 
 
-def _listed(live: NodeState) -> dict[str, str]:
-    """The annotation that lists our labels, with that of the state, so that a removal deletes it. Empty if the Node has
-    no such annotation, because a removal then reads managedFields."""
-    keys = live.annotations.get(ANNOTATION)
-    return {} if keys is None else {ANNOTATION: ",".join(sorted({*filter(None, keys.split(",")), upgrades.STATE}))}
+def _listed(live: NodeState, has_state: bool = True) -> dict[str, str]:
+    """The annotation that lists our labels, with or without that of the state, so that a removal deletes it.
+
+    Empty if it does not change, or if the Node has no such annotation, because a removal then reads managedFields.
+    """
+    text = live.annotations.get(ANNOTATION)
+    if text is None:
+        return {}
+    keys = {*filter(None, text.split(","))} - {upgrades.STATE} | ({upgrades.STATE} if has_state else set())
+    changed = ",".join(sorted(keys))
+    return {} if changed == text else {ANNOTATION: changed}

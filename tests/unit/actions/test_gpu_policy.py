@@ -33,7 +33,9 @@ LISTS = {"/apis/nvidia.com/v1/clusterpolicies": [{**CLUSTER_POLICY, "status": {"
                                "gpuops.nvidia/removing": "true",
                                "gpuops.nvidia/maintenance-failed": "it did not end"}}},
                            {"metadata": {"name": "n3", "annotations": {
-                               "gpuops.nvidia/maintenance-failed": "it broke"}}}]}
+                               "gpuops.nvidia/maintenance-failed": "it broke"}}},
+                           {"metadata": {"name": "n4", "annotations": {"gpuops.nvidia/held-by": "x"}, "labels": {
+                               "nvidia.com/gpu-driver-upgrade-state": "validation-required"}}}]}
 OBJECTS = {"/version": {"gitVersion": "v1.36.3"}, "/api/v1/namespaces/mine/secrets/pro": {"metadata": {"name": "pro"}},
            "/api/v1/namespaces/mine/configmaps/counters": {"metadata": {"name": "counters"}, "data": {
                "dcgm-metrics.csv": "DCGM_FI_DEV_GPU_TEMP, gauge, x."}}}
@@ -234,7 +236,9 @@ def test_nodes_that_earlier_runs_have_left_are_named_and_go_into_the_plan(result
     """Only after a removal can a Node be put back into service without its host."""
     again = "The next run of site or remove that succeeds there puts it back into service."
     for name in ("only_place", "delivered"):
-        removing, other, killed = sorted(results[name]["warnings"])
+        removing, other, killed, upgrade = sorted(results[name]["warnings"])
+        assert upgrade == ("An earlier run was killed while it worked on Node n4. The next run of the playbook upgrade "
+                           "finishes its driver upgrade.")
         assert removing == "An earlier run has failed on Node n2: it did not end. " + again
         assert other.startswith("An earlier run has failed on Node n3: it broke. Add the host of the Node to the")
         assert killed.startswith("An earlier run was killed while it worked on Node localhost. ")

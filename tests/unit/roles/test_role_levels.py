@@ -120,7 +120,7 @@ def test_hosts_that_are_no_nodes_reboot_in_batches(level: str, needed: bool, ski
                                                    ) -> None:
     """Not in the first pass, which is for all hosts at once."""
     plays = read("playbooks/site.yml")
-    everywhere, batched = plays[1], next(play for play in plays if "serial" in play)
+    everywhere, batched = plays[1], next(play for play in plays if play.get("name", "").startswith("Change the hosts"))
     choose, variables = choice(level, {"driver": level}, {"pending": [], "plan": [], "reboot_required": needed}, False)
     variables |= {"ansible_skip_tags": skipped, "ansible_check_mode": False}
     assert template("{{ " + choose["when"] + " }}", variables) is expected
@@ -235,7 +235,7 @@ def test_instances_in_free_space_go_through_the_node_at_every_level(
     """The first pass leaves them out, and nothing else is disturbed for them. The driver has nothing to do."""
     plays = read(f"playbooks/{playbook}.yml")
     hosts = next(one for one in plays if "gpu_undisturbed" in one.get("vars", {}))
-    nodes = next(one for one in plays if "serial" in one)
+    nodes = next(one for one in plays if "maintenance_creates" in one.get("vars", {}))
     group = next(one for one in hosts["tasks"] if "ansible.builtin.group_by" in one)
     mig = {"plan": [], "pending": plan, "in_free_space": ["0000:07:00.0"] if plan else []}
     results = {"driver_result": {"plan": [], "pending": []},

@@ -132,12 +132,8 @@ class Site:
             return Reply(201, {"kind": "Status", "status": "Success"})
         live = self.api.objects.get(request.path)
         if request.verb == "delete" and live and live["kind"] == "Pod":
-            node = live["spec"]["nodeName"]
-            self.safe(node)
-            del self.api.objects[request.path]
-            broken = node in self.broken
-            self.pod(f"new-{node}", node, SET, {**DRIVER, "controller-revision-hash": "2"}, not broken, 11 * broken)
-            return Reply(200, live)
+            self.safe(live["spec"]["nodeName"])
+            return self.deleted(request)
         for one in self.names:
             self.operands(one)
             state = self.node(one)["metadata"]["labels"].get(upgrades.STATE, "")
@@ -145,6 +141,14 @@ class Site:
                 self.states[one].append(state)
         self.most = max(self.most, len(self.held()))
         return None
+
+    def deleted(self, request: Request) -> Reply:
+        """Deletes a driver pod; its controller creates the next one."""
+        live = self.api.objects.pop(request.path)
+        node = live["spec"]["nodeName"]
+        broken = node in self.broken
+        self.pod(f"new-{node}", node, SET, {**DRIVER, "controller-revision-hash": "2"}, not broken, 11 * broken)
+        return Reply(200, live)
 
     def safe(self, node: str) -> None:
         """What holds whenever a driver pod is deleted."""
@@ -168,7 +172,8 @@ class Site:
             "driver": {"state": "present", "pools": [{"name": SET, "owner": "", "upgrade": self.policy}]},
             "validator": {"state": "present"}}}
         terms = Terms(holder, level, self.clock, self.clock.sleep, self.clock)
-        task = Upgrade(self.client, fleet.read(self.client, cluster, names), terms, Limits(**limits), self.told.append)
+        found = fleet.read(self.client, cluster, names, clock=self.clock, sleep=self.clock.sleep)
+        task = Upgrade(self.client, found, terms, Limits(**limits), self.told.append)
         return task.preview() if check else task.run()
 
     def of(self, result: Object) -> dict[str, str]:
@@ -227,9 +232,8 @@ def test_idle_nodes_are_upgraded_at_idle_without_a_cordon(site: Site) -> None:
     assert site.pods() == ["driver-n2", "driver-n4", "job-n2", "job-n4", "new-n1", "new-n3"]
 
 
-@pytest.mark.parametrize("at", range(1, 10))
-def test_a_killed_upgrade_is_finished_by_the_next_run(site: Site, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
-    """Killed before the write with this number, in another controller's run that has expired."""
+def kill(site: Site, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+    """Kills the run before the write with this number."""
     wire: Any = site.client._wire  # pylint: disable=protected-access
     send, writes = wire.send, [0]
 
@@ -241,9 +245,15 @@ def test_a_killed_upgrade_is_finished_by_the_next_run(site: Site, monkeypatch: p
         return send(verb, target, method, *more, **words_)
 
     monkeypatch.setattr(wire, "send", killed)
-    with pytest.raises(Killed):
-        site.upgrade(holder=GONE)
-    monkeypatch.setattr(wire, "send", send)
+
+
+@pytest.mark.parametrize("at", range(1, 10))
+def test_a_killed_upgrade_is_finished_by_the_next_run(site: Site, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+    """In another controller's run that has expired."""
+    with monkeypatch.context() as patch:
+        kill(site, patch, at)
+        with pytest.raises(Killed):
+            site.upgrade(holder=GONE)
     site.clock.now += 4000  # longer than the validator may take
     site.upgrade()
     assert site.is_done() and site.pods() == [f"new-{name}" for name in site.names]
@@ -436,6 +446,245 @@ def test_missing_permissions_are_named_before_the_first_write(site: Site) -> Non
     with pytest.raises(ClusterError, match="may not delete pods"):
         site.upgrade()
     assert site.api.sent("patch", "delete") == []
+
+
+def change(site: Site, revision: str) -> None:
+    """Adds a revision of the driver's DaemonSet."""
+    site.put("apps/v1", "ControllerRevision", f"{SET}-{revision}", owner=SET, revision=int(revision), labels={
+        **DRIVER, "controller-revision-hash": revision}, data={"spec": {"template": site.template(DRIVER, revision)}})
+
+
+def test_a_run_waits_until_a_changed_daemon_set_has_its_revision(site: Site) -> None:
+    """Before, all pods would look current. The controller of DaemonSets needs a moment."""
+    site.upgrade()
+    daemon_set = site.api.objects[f"/apis/apps/v1/namespaces/s/daemonsets/{SET}"]
+    daemon_set["metadata"]["generation"], daemon_set["status"] = 2, {"observedGeneration": 1}
+    ended = site.clock.now + 10
+
+    def controller(seconds: float) -> None:
+        site.clock.now += seconds
+        if site.clock.now >= ended and daemon_set["status"]["observedGeneration"] == 1:
+            daemon_set["status"] = {"observedGeneration": 2}
+            change(site, "3")
+
+    site.clock.sleep = controller  # type: ignore[method-assign]
+    assert [row["desired"] for row in site.upgrade(check=True)["nodes"]] == ["530-ubuntu22.04"] * 4
+    daemon_set["status"] = {"observedGeneration": 1}
+    ended = float("inf")
+    with pytest.raises(ClusterError, match=f"has not seen the last change of {SET} for 60 s"):
+        site.upgrade(check=True)
+
+
+@pytest.mark.parametrize(("state", "excluded"), [
+    (upgrades.WAIT, "label"), (upgrades.POD_RESTART, "label"), (upgrades.POD_DELETION, "policy")])
+def test_an_unwanted_upgrade_that_has_begun_is_undone(site: Site, state: str, excluded: str) -> None:
+    """The driver pod is not replaced yet: the Node goes back into service, at each level."""
+    one = site.node("n1")
+    one["metadata"]["labels"].update({upgrades.STATE: state, f"{D}device-plugin": PAUSED})
+    one["metadata"]["annotations"] = {HELD: GONE.text, cordon.ANNOTATION: "false",
+                                      deploy_labels.ANNOTATION: f"a,{upgrades.STATE}"}
+    one["spec"]["unschedulable"] = True
+    if excluded == "label":
+        one["metadata"]["labels"][upgrades.SKIP] = "true"
+    else:
+        site.policy = policy(automatic=False)
+    check = site.upgrade("never", check=True, nodes=["n1"])
+    assert [step["id"] for step in check["plan"]] == ["undo the upgrade: Node n1"]
+    result = site.upgrade("never", nodes=["n1"])
+    assert site.of(result) == {"n1": "skipped"} and not result.get("failed") and result["changed"]
+    skip = {upgrades.SKIP: "true"} if excluded == "label" else {}
+    assert site.node("n1")["metadata"]["labels"] == {**LABELS, **skip} and not site.cordoned()
+    assert site.node("n1")["metadata"]["annotations"] == {deploy_labels.ANNOTATION: "a"}
+    assert "driver-n1" in site.pods() and "job-n1" in site.pods()
+
+
+def test_an_unwanted_upgrade_whose_driver_is_replaced_is_finished(site: Site) -> None:
+    site.node("n1")["metadata"]["labels"].update({upgrades.STATE: upgrades.VALIDATION, upgrades.SKIP: "true"})
+    del site.api.objects["/api/v1/namespaces/s/pods/driver-n1"]
+    site.pod("new-n1", "n1", SET, {**DRIVER, "controller-revision-hash": "2"})
+    assert site.of(site.upgrade(nodes=["n1"])) == {"n1": "upgraded"}
+
+
+def test_a_node_without_a_driver_that_an_upgrade_has_left_is_named(site: Site) -> None:
+    del site.api.objects["/api/v1/namespaces/s/pods/driver-n1"]
+    site.node("n1")["metadata"]["labels"].update({upgrades.STATE: upgrades.POD_RESTART, f"{D}driver": "false"})
+    result = site.upgrade()
+    assert result["failed"] and site.of(result)["n1"] == "skipped" and site.of(result)["n2"] == "upgraded"
+    assert "n1: an earlier upgrade has left it in the state pod-restart-required, but the policy delivers no" in \
+        result["msg"]
+
+
+@pytest.mark.parametrize("text", ["", NOW.text.replace("4194306", "4194305")])
+def test_a_run_stops_on_a_node_that_it_no_longer_holds(site: Site, text: str) -> None:
+    """Somebody has removed the annotation, or another run that has ended meanwhile had taken the Node."""
+    answer = site.api.before
+    assert answer
+
+    def taken(request: Request) -> Reply | None:
+        marks_now = site.node("n1")["metadata"].get("annotations") or {}
+        if request.verb == "delete" and HELD in marks_now:
+            site.node("n1")["metadata"]["annotations"] = {**marks_now, HELD: text}
+            if not text:
+                del site.node("n1")["metadata"]["annotations"][HELD]
+        return answer(request) if request.verb != "delete" else site.deleted(request)
+
+    site.api.before = taken
+    result = site.upgrade(nodes=["n1"])
+    assert site.of(result) == {"n1": "failed"} and "This run no longer holds Node n1" in result["msg"]
+    assert f"{'changed' if text else 'removed'} the annotation" in result["msg"]
+    one = site.node("n1")
+    assert one["metadata"]["labels"][upgrades.STATE] == upgrades.POD_RESTART and one["spec"]["unschedulable"]
+    assert REASON not in one["metadata"]["annotations"]
+    site.api.before = answer
+    site.upgrade(nodes=["n1"])
+    assert site.node("n1")["metadata"]["labels"] == {**LABELS, upgrades.STATE: upgrades.DONE} and not site.cordoned()
+
+
+def test_check_mode_shows_the_batches_and_which_nodes_do_not_start(site: Site) -> None:
+    site.policy = policy(max_parallel=2, max_unavailable="50%")
+    preview = site.upgrade(check=True)
+    assert {row["node"]: row["batch"] for row in preview["nodes"]} == {"n1": 1, "n2": 2, "n3": 2, "n4": 3}
+    assert site.told == [f"batch {number}: {names}: 510-ubuntu22.04 becomes 520-ubuntu22.04"
+                         for number, names in ((1, "n1"), (2, "n[2-3]"), (3, "n4"))]
+    site.node("n4")["status"]["conditions"][0]["status"] = "False"
+    site.policy = policy(max_unavailable="1")
+    preview, result = site.upgrade(check=True), site.upgrade()
+    assert preview["failed"] and preview["msg"] == result["msg"] and site.of(preview)["n1"] == "waiting"
+    assert preview["plan"] == [] and result["plan"] == []
+
+
+def test_check_mode_shows_the_pods_that_a_drain_evicts(site: Site) -> None:
+    site.pod("alone-n1", "n1", "", {"app": "alone"})
+    site.api.objects["/api/v1/namespaces/jobs/pods/alone-n1"]["metadata"]["ownerReferences"] = []
+    assert site.of(site.upgrade(check=True, nodes=["n1"])) == {"n1": "skipped"}
+    site.policy = policy(drain={**NO_EVICTION, "force": True, "enabled": True, "selector": ""})
+    check = {step["id"] for step in site.upgrade(check=True, nodes=["n1"])["plan"]}
+    assert {"evict: Pod jobs/alone-n1", "evict: Pod jobs/job-n1", "replace: driver Pod of Node n1"} <= check
+    assert check == {step["id"] for step in site.upgrade(nodes=["n1"])["plan"]}
+
+
+@pytest.mark.parametrize("level", ["never", "idle"])
+def test_below_drain_cordoned_nodes_let_no_run_fail(site: Site, level: str) -> None:
+    site.node("n4")["spec"]["unschedulable"] = True
+    site.policy = policy(max_unavailable="1")
+    result = site.upgrade(level)
+    assert set(site.of(result).values()) == {"pending"} and not result.get("failed")
+
+
+def test_all_first_nodes_end_before_the_others_start(site: Site) -> None:
+    site.policy = policy(max_parallel=4, max_unavailable="100%")
+    preview = site.upgrade(check=True, first=["n3", "n4"])
+    assert {row["node"]: row["batch"] for row in preview["nodes"]} == {"n3": 1, "n4": 2, "n1": 3, "n2": 3}
+    order: list[str] = []
+    site.told = order
+    site.upgrade(first=["n3", "n4"])
+    texts = [text for text in order if "upgrade started" in text or "upgraded in" in text]
+    assert [text.split(":")[0] for text in texts[:4]] == ["n3", "n3", "n4", "n4"] and site.is_done()
+
+
+def test_a_required_upgrade_of_a_node_that_is_current_ends(site: Site) -> None:
+    """The policy was changed back before the operator has upgraded the Node."""
+    site.upgrade()
+    site.node("n2")["metadata"]["labels"][upgrades.STATE] = upgrades.REQUIRED
+    result = site.upgrade()
+    assert [step["id"] for step in result["plan"]][0] == "finish the upgrade: Node n2" and site.is_done()
+
+
+def test_a_node_that_is_deleted_during_its_upgrade_is_no_failure(site: Site) -> None:
+    answer = site.api.before
+    assert answer
+
+    def deleted(request: Request) -> Reply | None:
+        if request.verb == "delete":
+            del site.api.objects["/api/v1/nodes/n1"]
+            site.names.remove("n1")
+            site.api.before = answer
+            return Reply(200, site.api.objects[request.path])
+        return answer(request)
+
+    site.api.before = deleted
+    result = site.upgrade()
+    assert site.of(result) == {"n1": "gone", **dict.fromkeys(("n2", "n3", "n4"), "upgraded")}
+    assert not result.get("failed") and "n1: it was deleted during its upgrade" in site.told
+
+
+@pytest.mark.parametrize(("parallel", "most", "others"), [(1, "100%", 1), (2, "1", 1), (3, "100%", 2)])
+def test_nodes_that_another_run_upgrades_count(site: Site, parallel: int, most: str, others: int) -> None:
+    site.policy = policy(max_parallel=parallel, max_unavailable=most)
+    there = Holder("there", 1, 1, 999.0)
+    for name in ("n3", "n4")[:others]:
+        site.node(name)["metadata"]["labels"][upgrades.STATE] = upgrades.POD_DELETION
+        site.node(name)["metadata"]["annotations"] = {HELD: there.text}
+    site.upgrade(nodes=["n1", "n2"])
+    assert (site.most > others) == (parallel > others and most == "100%") and site.most <= parallel
+
+
+def test_an_old_pod_that_is_ready_is_not_the_new_driver(site: Site) -> None:
+    """A pod of a former revision, a pod of another DaemonSet, and one that is being deleted."""
+    answer = site.api.before
+    assert answer
+    site.broken = {"n1"}
+
+    def beside(request: Request) -> Reply | None:
+        found = answer(request)
+        if request.verb == "delete":
+            site.pod("old-n1", "n1", SET, {**DRIVER, "controller-revision-hash": "1"})
+            site.pod("other-n1", "n1", OPERANDS["device-plugin"], {**DRIVER, "controller-revision-hash": "2"})
+            site.pod("gone-n1", "n1", SET, {**DRIVER, "controller-revision-hash": "2"})
+            site.api.objects["/api/v1/namespaces/s/pods/gone-n1"]["metadata"]["deletionTimestamp"] = "x"
+        return found
+
+    site.api.before = beside
+    assert site.of(site.upgrade(nodes=["n1"])) == {"n1": "failed"}
+
+
+def test_names_with_numbers_are_sorted_as_numbers(api: ApiServer, client: Client, clock: Clock) -> None:
+    site = Site(api, client, clock, 12)
+    preview = site.upgrade(check=True)
+    assert [row["node"] for row in preview["nodes"]] == [f"n{number}" for number in range(1, 13)]
+    assert site.told[-2:] == ["batch 10: n10: 510-ubuntu22.04 becomes 520-ubuntu22.04", "and 2 more, to batch 12"]
+
+
+def test_the_time_that_is_left_is_estimated(site: Site) -> None:
+    site.policy = policy(wait={"selector": "app=job", "timeout": 300}, max_parallel=2, max_unavailable="2")
+    site.upgrade()
+    left = [text for text in site.told if "left, about" in text]
+    assert left[0] == "3 Nodes left, about 10 min" and len(left) >= 1
+
+
+@pytest.mark.parametrize(("limits", "path"), [
+    ({"max_parallel": -1}, "max_parallel"), ({"max_fail": 101}, "max_fail_percentage"),
+    ({"max_fail": -1}, "max_fail_percentage"), ({"first": ["n1", "n9"]}, "first")])
+def test_wrong_numbers_and_names_are_refused(site: Site, limits: Object, path: str) -> None:
+    with pytest.raises(InputError) as caught:
+        site.upgrade(**limits)
+    assert caught.value.details["path"] == path and site.api.sent("patch", "delete") == []
+    assert path != "first" or caught.value.details["value"] == ["n9"]
+
+
+def test_a_removal_after_a_killed_first_upgrade_deletes_the_state(site: Site,
+                                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+    site.node("n1")["metadata"]["annotations"] = {deploy_labels.ANNOTATION: ",".join(LABELS)}
+    kill(site, monkeypatch, 3)
+    with pytest.raises(Killed):
+        site.upgrade(nodes=["n1"])
+    ours = site.node("n1")["metadata"]["annotations"][deploy_labels.ANNOTATION].split(",")
+    assert site.cordoned() == ["n1"] and upgrades.STATE in ours
+
+
+def test_a_hold_is_renewed_while_pods_are_evicted_for_hours(site: Site) -> None:
+    site.policy = policy(pods={**NO_EVICTION, "timeout": 9000})
+    site.budget = {"job-n1"}
+    seen: list[str] = []
+
+    def minute(_seconds: float) -> None:
+        site.clock.now += 60
+        seen.append(site.node("n1")["metadata"]["annotations"][HELD])
+
+    site.clock.sleep = minute  # type: ignore[method-assign]
+    site.upgrade(nodes=["n1"])
+    times = [found.since for found in map(Holder.read, dict.fromkeys(seen)) if found]
+    assert times[-1] - times[0] >= 8000 and max(b - a for a, b in zip(times, times[1:])) < 600
 
 
 def test_wrong_limits_are_refused_with_their_path(site: Site) -> None:
