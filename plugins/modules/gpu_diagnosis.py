@@ -61,8 +61,8 @@ diagnoses:
       elements: str
     state:
       description:
-        - V(failed) if something does not work, V(waiting) if steps are only pending, V(unknown) if the machine was not
-          compared with a plan, and V(fine) otherwise.
+        - V(failed) if something does not work, V(warned) if there are only warnings about the hardware, V(waiting) if
+          steps are only pending, V(unknown) if the machine was not compared with a plan, and V(fine) otherwise.
       type: str
     causes:
       description: The causes. The first one explains the others.
@@ -85,6 +85,9 @@ diagnoses:
         waits:
           description: Whether it is no fault, because a step only waits.
           type: bool
+        warns:
+          description: Whether it may explain other faults, but is none itself.
+          type: bool
   sample:
     - machines: [gpu-1]
       state: failed
@@ -94,6 +97,7 @@ diagnoses:
           fix: Blacklist nouveau, rebuild the initramfs, reboot
           evidence: []
           waits: false
+          warns: false
 bundle_path:
   description: The archive that was written, or in check mode would be written.
   returned: when O(bundle_path) is given

@@ -31,8 +31,8 @@ _TITLES = {**{check: title for title, checks in _CONCERNS for check in checks},
 _ORDER = tuple(dict.fromkeys([*(title for title, _checks in _CONCERNS), *(one.title for one in COMPONENTS)]))
 _HARDWARE, _DRIVER = "hardware", "driver"
 # The states of machines, the worst first, each with its sign in a terminal.
-FAILED, WAITING, UNKNOWN, FINE = "failed", "waiting", "unknown", "fine"
-_SIGNS = {FAILED: "failed", UNKNOWN: "none", WAITING: "pending", FINE: "ok"}
+FAILED, WARNED, WAITING, UNKNOWN, FINE = "failed", "warned", "waiting", "unknown", "fine"
+_SIGNS = {FAILED: "failed", WARNED: "warning", UNKNOWN: "none", WAITING: "pending", FINE: "ok"}
 # Causes and lines of a log that a terminal shows of one machine.
 _CAUSES, _LINES = 3, 3
 
@@ -41,7 +41,7 @@ _CAUSES, _LINES = 3, 3
 class Cause:
     """A cause. concern: what does not work, such as C(driver); certain: 0 for a check that has found the cause, 1 for a
     known message in a log, 2 for a component that is not as planned; waits: whether it is no fault, because a step only
-    waits; evidence: lines of logs."""
+    waits; warns: whether it may explain other faults, but is none itself; evidence: lines of logs."""
 
     concern: str
     cause: str
@@ -49,6 +49,7 @@ class Cause:
     evidence: t.Tuple[str, ...] = ()
     certain: int = 0
     waits: bool = False
+    warns: bool = False
 
     @property
     def rank(self) -> tuple[bool, int, int]:
@@ -67,8 +68,8 @@ class Logged:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The causes of alike machines. machines: names of hosts and Nodes; state: one of C(failed), C(waiting), C(unknown)
-    and C(fine); causes: the first explains the others."""
+    """The causes of alike machines. machines: names of hosts and Nodes; state: one of C(failed), C(warned), C(waiting),
+    C(unknown) and C(fine); causes: the first explains the others."""
 
     machines: t.Sequence[str]
     state: str
@@ -101,13 +102,21 @@ def diagnose(report: Report, logged: t.Mapping[str, Logged]) -> list[Diagnosis]:
     for name, found_causes in causes.items():
         ranked = sorted(dict.fromkeys(found_causes), key=lambda one: one.rank)
         host = report.hosts.get(name)
-        state = FAILED if any(not one.waits for one in ranked) else WAITING if ranked else \
-            UNKNOWN if host and host.checks is None else FINE
+        state = _state(ranked, host is not None and host.checks is None)
         key = (state, *((one.concern, one.cause, one.fix) for one in ranked))
         former = alike.get(key)
         alike[key] = Diagnosis([*former.machines, name], state, former.causes) if former else Diagnosis(
             [name], state, ranked)
     return sorted(alike.values(), key=lambda one: (list(_SIGNS).index(one.state), [cause.rank for cause in one.causes]))
+
+
+def _state(causes: t.Sequence[Cause], unknown: bool) -> str:
+    """The state of a machine. unknown: whether it was not compared with a plan."""
+    if any(not (one.waits or one.warns) for one in causes):
+        return FAILED
+    if causes:
+        return WARNED if any(one.warns for one in causes) else WAITING
+    return UNKNOWN if unknown else FINE
 
 
 def _of_host(report: Report, name: str, logged: Logged) -> list[Cause]:
@@ -133,7 +142,8 @@ def _of_check(check: HostCheck) -> Cause:
 
 
 def _of_finding(one: t.Mapping[str, str]) -> Cause:
-    return Cause(_title(one["check"]), one["text"], one["fix"], tuple(filter(None, [one.get("detail")])))
+    return Cause(_title(one["check"]), one["text"], one["fix"], tuple(filter(None, [one.get("detail")])),
+                 warns=one["severity"] == "warning")
 
 
 def _of_problem(component: str, one: Problem) -> tuple[str, Cause]:

@@ -55,6 +55,7 @@ def test_a_gpu_that_has_failed_comes_before_the_driver() -> None:
     found = diagnose(report({"a": [NO_MODULE], "b": [OK]}, [{**XID, "host": host} for host in "ab"]), {})
     assert causes(found, "a")[0] == ("hardware", "GPU 0 has reported Xid 79")
     assert causes(found, "b") == [("hardware", "GPU 0 has reported Xid 79")], "also with a driver that works"
+    assert [(one.machines, one.state) for one in found] == [(["a"], "failed"), (["b"], "warned")]
 
 
 def test_messages_and_warnings_explain_nothing_while_the_driver_works() -> None:
@@ -125,7 +126,8 @@ def test_rendering() -> None:
         "XX n:  NFD: the driver image is missing", "    -> Choose another.", "    | l1", "    | l2",
         "- c:  not compared with a plan", "ok b:  no fault found"]
     assert found[0].as_dict()["causes"][0] == {"concern": "driver", "cause": "nouveau uses the GPUs",
-                                               "fix": "Blacklist it", "evidence": (), "waits": False}
+                                               "fix": "Blacklist it", "evidence": (), "waits": False,
+                                               "warns": False}
 
 
 def test_an_archive_has_no_secrets_and_no_control_characters() -> None:
