@@ -437,8 +437,8 @@ def _is_lost(error: GpuopsError) -> bool:
 
 def _in_state(live: NodeState, state: str) -> NodePatch:
     """The patch that sets the state of a Node; empty if it has this state."""
-    return NodePatch() if live.labels.get(upgrades.STATE) == state else NodePatch({upgrades.STATE: state},
-                                                                                 _listed(live))
+    has_state = live.labels.get(upgrades.STATE) == state
+    return NodePatch() if has_state else NodePatch({upgrades.STATE: state}, _listed(live))
 
 
 def _finished(live: NodeState) -> NodePatch:
