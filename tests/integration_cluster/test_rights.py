@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,13 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import read_cluster
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import deliver
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout import drift
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout import check_pods, drift
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.rollout import Rollout
 
 from lab.controlplane import cluster as clusters
+from lab.controlplane import nodes as lab_nodes
 from tests.integration_cluster.conftest import Audit, Kubectl
+from tests.integration_cluster.world import retire
 from tests.unit.kube.test_rights import documented
 from tests.unit.simulated.clusters import facts, node, plan
 from tests.waiting import until
@@ -84,6 +87,52 @@ def test_the_documented_role_serves_a_run(runner: Client, cluster: clusters.Clus
         part.update(state="absent", because=["not wanted"])
     deliver.present(runner, *deliver.of_plan(whole, None), check=False, labels=True)
     assert not [one for one in audit.requests if one["code"] == 403]
+
+
+def test_a_pod_with_one_gpu_needs_the_documented_rights(runner: Client, cluster: clusters.Cluster, kubectl: Kubectl,
+                                                        audit: Audit) -> None:
+    """The scheduler of the cluster places the pod; kwok has no program that ends, so the test says how it ends."""
+    until(lambda: can_i(cluster, "patch", "nodes"), "the server knows the role")
+    name, gpus = "rights-gpu", {"nvidia.com/gpu": "1"}
+    lab_nodes.create(cluster, [lab_nodes.Node(name, model="l40s", gpus=1)], lab_nodes.Labels())
+    kubectl("create", "namespace", OPERANDS)
+    until(lambda: runner.list("v1", "ServiceAccount", OPERANDS), "the namespace has its default service account")
+    whole: dict[str, Any] = plan({}, facts(**{name: node()}), namespace=OPERANDS)
+    whole["common"].update(pod_runtime_class="", tolerations=[{"operator": "Exists"}])
+
+    def offer(amount: dict[str, str]) -> None:
+        kubectl("patch", "node", name, "--subresource=status", "--type=merge", "--patch",
+                json.dumps({"status": {"allocatable": amount, "capacity": amount}}))
+
+    def pods() -> list[str]:
+        return kubectl("get", "pods", "--namespace", OPERANDS, "--output", "name").split()
+
+    def ended(phase: str) -> Callable[[float], None]:
+        def end(seconds: float) -> None:
+            for pod in pods():
+                kubectl("patch", "--namespace", OPERANDS, pod, "--subresource=status", "--type=merge", "--patch",
+                        json.dumps({"status": {"phase": phase}}))
+        return end
+
+    try:
+        offer(gpus)
+        refused, = check_pods.run(runner, whole, [name], 1)
+        assert refused.state == "failed" and "pods" in refused.reason and not pods()
+        role = documented()
+        role["rules"] += [{"apiGroups": [""], "resources": ["pods"], "verbs": ["create", "patch", "delete"]}]
+        kubectl("replace", "--filename", "-", stdin=role)
+        until(lambda: can_i(cluster, "delete", "pods"), "the server knows the larger role")
+        audit.start()
+        assert [one.state for one in check_pods.run(runner, whole, [name], 1, True)] == ["planned"]
+        assert not [one for one in audit.writes if one["agent"] == "gpuops.nvidia"]
+        assert check_pods.run(runner, whole, [name], 1, sleep=ended("Succeeded")) == [check_pods.Ran(name, "ok")]
+        assert check_pods.run(runner, whole, [name], 1, sleep=ended("Failed"))[0].state == "failed"
+        until(lambda: not pods(), "the pods are gone")
+        offer({"nvidia.com/gpu": "0"})
+        assert check_pods.run(runner, whole, [name], 1) == [check_pods.Ran(name, "skipped", check_pods.IN_USE)]
+        assert not [one for one in audit.requests if one["code"] == 403]
+    finally:
+        retire(cluster, name)
 
 
 def test_one_right_less_is_named_before_the_first_write(runner: Client, cluster: clusters.Cluster, kubectl: Kubectl,
