@@ -24,8 +24,6 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports import (
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports.model import Report
 
-_LEFT_OUT = ("env", "managedFields", "kubectl.kubernetes.io/last-applied-configuration")
-
 
 class ActionModule(ControllerAction):
     """See the documentation of the module gpu_diagnosis."""
@@ -44,6 +42,10 @@ class ActionModule(ControllerAction):
                                    if answer["dcgm"]["passed"] is False else "") for host, answer in answers.items()})
         text = diagnosis.render(found, style())
         display.display(f"\n{text}")
+        not_tested = {host: answer["dcgm"]["why"] for host, answer in answers.items()
+                      if answer["dcgm"]["passed"] is None and answer["dcgm"]["why"]}
+        for host, why in not_tested.items():
+            display.display(f"{host}: dcgmi diag has no result: {why}")
         result: Data = {"changed": False, "diagnoses": [one.as_dict() for one in found]}
         if arguments["bundle_path"]:
             path = os.path.abspath(str(arguments["bundle_path"]))
@@ -54,15 +56,17 @@ class ActionModule(ControllerAction):
             check = bool(self._task.check_mode)
             result["bundle_path"] = path
             result["changed"] = output_file.write("bundle_path", path, bundle.archive(texts), check,
-                                                  "Support bundle")
+                                                  "Support bundle", 0o600)
         return result
 
 
 def _of_hosts(document: Data, answers: t.Mapping[str, Data]) -> dict[str, str]:
-    """The texts of the bundle about hosts."""
-    texts = {}
-    for host, one in document["hosts"].items():
+    """The texts of the bundle about hosts. Names that give the same part of a path get a number."""
+    texts: dict[str, str] = {}
+    for number, (host, one) in enumerate(document["hosts"].items()):
         folder = f"hosts/{bundle.part(host)}"
+        if f"{folder}/facts.json" in texts:
+            folder = f"{folder}-{number}"
         texts[f"{folder}/facts.json"] = bundle.document(one["facts"])
         texts.update({f"{folder}/{bundle.part(name)}": text
                       for name, text in (answers.get(host) or {"evidence": {}})["evidence"].items()})
@@ -76,20 +80,15 @@ def _of_cluster(task_vars: Data, planned: Data) -> dict[str, str]:
     # Imported here, because the library takes half a second to load, which a run without a cluster does not need.
     from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 
-    client = Client(find_file(task_vars, planned["kubeconfig"]), planned.get("context"))
+    try:
+        client = Client(find_file(task_vars, planned["kubeconfig"]), planned.get("context"))
+    except GpuopsError as error:
+        return {"cluster/error.txt": f"{error}\n"}
     namespace, texts = str(planned["namespace"]), {}
     for version, kind in (("v1", "Node"), ("v1", "Pod"), ("v1", "Event"), ("apps/v1", "DaemonSet")):
         try:
             listed = client.list(version, kind, namespace=None if kind == "Node" else namespace)
-            content = bundle.document([_shown(one) for one in listed])
+            texts[f"cluster/{kind.lower()}s.json"] = bundle.document(listed)
         except GpuopsError as error:
-            content = f"{error}\n"
-        texts[f"cluster/{kind.lower()}s.json"] = content
+            texts[f"cluster/{kind.lower()}s.txt"] = f"{error}\n"
     return texts
-
-
-def _shown(data: t.Any) -> t.Any:
-    """An object without environment variables, which may hold secrets, and without the records of its writers."""
-    if isinstance(data, dict):
-        return {key: _shown(value) for key, value in data.items() if key not in _LEFT_OUT}
-    return [_shown(one) for one in data] if isinstance(data, list) else data

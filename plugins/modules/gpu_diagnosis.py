@@ -9,8 +9,8 @@ module: gpu_diagnosis
 short_description: Say why hosts and Nodes do not work, and write a support bundle
 version_added: 0.1.0
 description:
-  - Ranks the causes of the faults of each host and Node. The first cause explains the others, such as a driver that is
-    not loaded the container toolkit that does not work. A host and its Node are one machine, and machines with the same
+  - Ranks the causes of the faults of each host and Node. The first cause explains the others: without a driver, for
+    example, the container toolkit does not work. A host and its Node are one machine, and machines with the same
     causes are one entry.
   - The causes are those of the preflight, of M(gpuops.nvidia.gpu_verify), of the pods of a cluster, and of the messages
     that M(gpuops.nvidia.gpu_evidence) explains. Messages count only while the driver does not work.
@@ -24,8 +24,9 @@ options:
     description:
       - A file on the controller for the support bundle, a C(.tar.gz) archive with the diagnoses, the report as JSON,
         the facts and the logs of hosts, and the Nodes, pods, events and DaemonSets of the cluster.
-      - Secrets in texts are replaced, and environment variables of pods are left out. Look through the archive before
-        you send it to somebody.
+      - Values that are named like secrets, and secrets with a known form, are replaced. Environment variables, command
+        lines and annotations of others are left out. This does not find every secret. Look through the archive before
+        you send it to somebody. Only its owner can read it.
       - Check mode does not write it.
     type: path
 author:

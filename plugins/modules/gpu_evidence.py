@@ -75,10 +75,10 @@ dcgm:
       description: Whether it has run.
       type: bool
     passed:
-      description: Its result, null if it has not run.
+      description: Its result, null if it has none.
       type: bool
     why:
-      description: Why it has not run, or the tests that have failed.
+      description: The tests that have failed, or why there is no result. Empty if the test was not requested.
       type: str
   sample: {ran: false, passed: null, why: the program dcgmi is not installed}
 """
@@ -95,7 +95,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._run import run
 def read(dcgm_level: int, check: bool) -> Result:
     """The result of the module. check: whether check mode is on, in which no test runs."""
     found = evidence.read_evidence(run)
-    diag = evidence.Diag(False, None, "it was not requested" if not dcgm_level else "check mode runs no test")
+    diag = evidence.Diag(False, None, "check mode runs no test" if dcgm_level else "")
     if dcgm_level and not check:
         clients = [str(one["name"]) for one in read_holders(Root())]
         diag, text = evidence.run_diag(run, clients, dcgm_level)

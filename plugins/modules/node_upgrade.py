@@ -28,8 +28,8 @@ description:
   - If a run is killed, the next run continues, on any controller. It also continues upgrades that a GPU Operator has
     started, if the operator no longer runs.
   - A Node with the label C(nvidia.com/gpu-driver-upgrade.skip=true) is not upgraded. If an upgrade has begun there, it
-    is finished if the driver pod has been replaced, and undone otherwise. A pod with the label
-    C(nvidia.com/gpu-driver-upgrade-drain.skip=true) is not evicted by C(drain-required).
+    is finished if the driver pod is the desired one, undone if no run has touched the driver pod, and named otherwise.
+  - A pod with the label C(nvidia.com/gpu-driver-upgrade-drain.skip=true) is not evicted by C(drain-required).
   - Runs on the controller, connects to no host, and uses only the cluster of O(kubeconfig).
 author:
   - The gpuops.nvidia maintainers (!UNKNOWN)

@@ -10,7 +10,7 @@ import os
 import re
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_bytes
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner, which
 
@@ -27,13 +27,14 @@ _COMMANDS: t.Mapping[str, t.Sequence[str]] = {
     "services.log": (*_JOURNAL, "-n", "400", *(f"--unit={unit}" for unit in _UNITS)),
     SMI: ("nvidia-smi", "-q"),
 }
-# Seconds for one command. The short test of DCGM takes about a minute on eight GPUs.
-_LIMIT, _DIAG_LIMIT = 60, 600
+# Seconds for one command, and for the test of DCGM by its level.
+_LIMIT = 60
+_DIAG_LIMITS = {1: 300, 2: 1800, 3: 7200}
 
 
 class Diag(t.NamedTuple):
-    """The short test of DCGM. ran: whether it has run; passed: its result, None if it has not run; why: the reason if
-    it has not run or has failed."""
+    """The test of DCGM. ran: whether it has run; passed: its result, None if it has none; why: the failed tests, or why
+    there is no result, empty if the test was not requested."""
 
     ran: bool
     passed: t.Optional[bool]
@@ -55,13 +56,15 @@ def run_diag(run: Runner, clients: t.Sequence[str], level: int) -> t.Tuple[Diag,
     if which("dcgmi") is None:
         return Diag(False, None, "the program dcgmi is not installed"), ""
     try:
-        done = run(["dcgmi", "diag", "-r", str(level)], timeout=_DIAG_LIMIT, check=False)
+        done = run(["dcgmi", "diag", "-r", str(level)], timeout=_DIAG_LIMITS[level], check=False)
     except CommandError as error:
-        return Diag(True, False, error.message.rstrip(".")), ""
+        return Diag(True, None, error.message.rstrip(".")), ""
     text = (done.stdout + done.stderr)[-SIZE:]
-    failed = [" ".join(line.strip("| \t").split()) for line in text.splitlines() if re.search(r"\bFail", line)]
-    why = "; ".join(failed[:5]) or (f"exit code {done.rc}" if done.rc else "")
-    return Diag(True, not why, why), text
+    failed = [" ".join(line.strip("| \t").split()) for line in text.splitlines() if re.search(r"\bFail\b", line)]
+    if failed:
+        return Diag(True, False, "; ".join(failed[:5])), text
+    # Without its host engine or a driver, it ends with an error and has tested nothing.
+    return Diag(True, None if done.rc else True, f"exit code {done.rc}" if done.rc else ""), text
 
 
 def _output(run: Runner, words: t.Sequence[str], limit: float) -> str:
@@ -75,6 +78,9 @@ def _output(run: Runner, words: t.Sequence[str], limit: float) -> str:
 
 def _build_log() -> str:
     """The most recent build log of DKMS for the driver."""
-    logs = glob.glob("/var/lib/dkms/nvidia*/*/build/make.log")
-    newest = max(logs, key=lambda path: os.stat(path).st_mtime, default="")
-    return (read_bytes(newest) or b"").decode("utf-8", "replace") if newest else ""
+    try:
+        newest = max(glob.glob("/var/lib/dkms/nvidia*/*/build/make.log"), key=lambda path: os.stat(path).st_mtime,
+                     default="")
+        return (read_bytes(newest) or b"").decode("utf-8", "replace") if newest else ""
+    except (OSError, HostError):  # a build may delete it meanwhile
+        return ""

@@ -12,11 +12,12 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_b
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.screen import display
 
 
-def write(option: str, path: str, content: bytes, check: bool, title: str = "Report") -> bool:
+def write(option: str, path: str, content: bytes, check: bool, title: str = "Report", mode: int = 0o644
+          ) -> bool:
     """Writes a file and prints its path. Returns whether its content changes.
 
     option: the option with the path, for errors; check: whether check mode is on, in which the file is not written;
-    title: what the file is. Raises InputError if it cannot be written.
+    title: what the file is; mode: that of a new file. Raises InputError if it cannot be written.
     """
     try:
         differs = read_bytes(path) != content
@@ -26,7 +27,7 @@ def write(option: str, path: str, content: bytes, check: bool, title: str = "Rep
         made = not os.path.isdir(os.path.dirname(path))
         os.makedirs(os.path.dirname(path), exist_ok=True)
         if differs:
-            write_atomic(path, content)
+            write_atomic(path, content, mode)
     except (OSError, HostError) as error:
         why = error.message if isinstance(error, HostError) else f"{path} cannot be written: {error.strerror}."
         raise InputError(why, "Name a file in a folder that can be written.", path=option, value=path) from error

@@ -80,7 +80,7 @@ class Result(t.NamedTuple):
 class Host:
     """The inputs for the plan of a component on a host. variables: the role variables that the inventory sets for the
     host; place: C(host), or C(none) if the component is not delivered; why: the reason why it is not delivered, or why
-    it is although the policy disables it; notes: texts for the user, to which planning adds."""
+    it is delivered although the policy disables it; notes: texts for the user, to which planning adds."""
 
     inputs: PlanInputs
     facts: HostFacts

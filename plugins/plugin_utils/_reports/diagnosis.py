@@ -30,6 +30,7 @@ _TITLES = {**{check: title for title, checks in _CONCERNS for check in checks},
            **{component.name: component.title for component in COMPONENTS}}
 _ORDER = tuple(dict.fromkeys([*(title for title, _checks in _CONCERNS), *(one.title for one in COMPONENTS)]))
 _HARDWARE, _DRIVER = "hardware", "driver"
+_CLUSTER = "cluster"  # stands for problems without a Node
 # The states of machines, the worst first, each with its sign in a terminal.
 FAILED, WARNED, WAITING, UNKNOWN, FINE = "failed", "warned", "waiting", "unknown", "fine"
 _SIGNS = {FAILED: "failed", WARNED: "warning", UNKNOWN: "none", WAITING: "pending", FINE: "ok"}
@@ -89,10 +90,13 @@ def diagnose(report: Report, logged: t.Mapping[str, Logged]) -> list[Diagnosis]:
     hosts = (report.plan or {}).get("hosts") or {}
     names = {str((one.get("node") or {}).get("name") or host): host for host, one in hosts.items()}
     causes: dict[str, list[Cause]] = {host: _of_host(report, host, logged.get(host, Logged())) for host in report.hosts}
+    planned = report.cluster.plan.get("nodes") or {} if report.cluster else {}
+    for node in planned.get("gpu") or ():
+        causes.setdefault(names.get(node, node), [])
     for check in report.cluster.checks or () if report.cluster else ():
         found = [_of_problem(check.component, one) for one in check.nodes if not one.waits_for]
         if not check.ok and not check.nodes:
-            found = [("cluster", _of_check(read(HostCheck, vars(check))))]
+            found = [(_CLUSTER, _of_check(read(HostCheck, vars(check))))]
         for node, cause in found:
             causes.setdefault(names.get(node, node), []).append(cause)
     for one in report.findings:
@@ -123,7 +127,7 @@ def _of_host(report: Report, name: str, logged: Logged) -> list[Cause]:
     """The causes on a host, unsorted."""
     checks = [one for one in report.hosts[name].checks or () if one.state != "ok"]
     found = [_of_check(one) for one in checks]
-    failing = {one.concern for one in found}
+    failing = {one.concern for one in found if not one.waits}
     found += [_of_finding(one) for one in report.findings if one["host"] == name and (
         one["severity"] == "error" or one["severity"] == "warning" and (
             _title(one["check"]) == _HARDWARE or _title(one["check"]) in failing))]
@@ -149,7 +153,7 @@ def _of_finding(one: t.Mapping[str, str]) -> Cause:
 def _of_problem(component: str, one: Problem) -> tuple[str, Cause]:
     """(name of the Node, cause) of a problem of a component in a cluster."""
     cause = one.cause or " ".join(filter(None, (one.container, one.state, one.reason)))
-    return one.node or "cluster", Cause(_title(component), cause, one.hint, tuple(one.log[-_LINES:]), 0,
+    return one.node or _CLUSTER, Cause(_title(component), cause, one.hint, tuple(one.log[-_LINES:]), 0,
                                         one.level == "pending")
 
 
@@ -164,8 +168,8 @@ def _sentence(text: str) -> str:
 
 def render(found: t.Sequence[Diagnosis], style: Style) -> str:
     """The diagnoses as text: the first cause with its fix and evidence, and the next ones in a line each."""
-    total = sum(len(one.machines) for one in found)
-    bad = sum(len(one.machines) for one in found if one.state == FAILED)
+    machines = [(name, one.state) for one in found for name in one.machines if name != _CLUSTER]
+    total, bad = len(machines), sum(state == FAILED for _name, state in machines)
     lines = [f"Diagnosis: {bad} of {counted(total, 'machine')} {'has' if bad == 1 else 'have'} a fault."]
     for one in found:
         label = f"{style.sign(_SIGNS[one.state])} {fold(one.machines)}:"

@@ -23,6 +23,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.status import is_ready
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.workloads import without_node_selection
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.maintenance import REASON
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node import NodeState
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node_lock import HELD
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.pending_changes import DRIVER, DRIVER_LABEL
@@ -84,6 +85,17 @@ class Candidate:
         return self.state in upgrades.IN_PROGRESS or HELD in self.node.annotations
 
     @property
+    def can_be_undone(self) -> bool:
+        """Whether the user does not want the upgrade, and an earlier run has begun it, but not replaced the driver."""
+        return bool(self.excluded and self.pod and REASON not in self.node.annotations
+                    and self.state in (upgrades.CORDON, upgrades.WAIT, upgrades.POD_DELETION, upgrades.DRAIN))
+
+    @property
+    def must_be_finished(self) -> bool:
+        """Whether the user does not want the upgrade, but an earlier run has replaced the driver."""
+        return bool(self.excluded and not self.pod and self.state in upgrades.IN_PROGRESS)
+
+    @property
     def has_failed(self) -> bool:
         """Whether its last upgrade has failed."""
         return self.state == upgrades.FAILED
@@ -93,13 +105,15 @@ class Candidate:
 class Fleet:
     """The drivers of a cluster. namespace: the namespace of the operands; validates: whether a validator runs on each
     Node; candidates: by the name of the Node; left: maps Nodes that an earlier upgrade has left out of service, and to
-    which the policy delivers no driver, to their states."""
+    which the policy delivers no driver, to their states; complete: whether all DaemonSets of the plan exist, which in
+    check mode may not be so."""
 
     namespace: str
     validates: bool
     groups: t.Mapping[str, Group] = field(default_factory=dict)
     candidates: t.Mapping[str, Candidate] = field(default_factory=dict)
     left: t.Mapping[str, str] = field(default_factory=dict)
+    complete: bool = True
 
 
 def read(client: Client, cluster: t.Mapping[str, t.Any], names: t.Collection[str] = (), check: bool = False,
@@ -140,9 +154,10 @@ def read(client: Client, cluster: t.Mapping[str, t.Any], names: t.Collection[str
     validator = components.get("validator") or {}
     served_nodes = {name for group in groups.values() for name in group.nodes}
     states = {one.name: one.labels.get(upgrades.STATE, "") for one in map(NodeState.read, nodes)}
-    left = {name: state for name, state in states.items() if state in upgrades.IN_PROGRESS
+    complete = len(drivers) == len(pools)
+    left = {name: state for name, state in states.items() if complete and state in upgrades.IN_PROGRESS
             and name not in served_nodes and (not names or name in names)}
-    return Fleet(namespace, validator.get("state") == "present", groups, candidates, left)
+    return Fleet(namespace, validator.get("state") == "present", groups, candidates, left, complete)
 
 
 def _observed(client: Client, namespace: str, pools: t.Container[str], clock: t.Callable[[], float],

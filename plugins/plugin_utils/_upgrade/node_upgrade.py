@@ -25,7 +25,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import Object, controller_uid
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.status import is_ready
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import cordon, drain, node
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import cordon, drain, evictable, node
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy_labels import ANNOTATION, LABELS
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.evictable import EvictionOptions
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.maintenance import (
@@ -37,7 +37,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.maintenance i
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node import NodePatch, NodeState
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node_lock import HELD, Holder, holder_of, refuse_held
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.pod import has_ended
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.pod import has_ended, pods_on
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.successors import time_to_start
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.upgrade_policy import Evictions, UpgradePolicy
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._upgrade.fleet import Candidate, Fleet, pods_of
@@ -85,7 +85,7 @@ class NodeUpgrade:
 
     def preview(self) -> tuple[list[Step], list[PendingStep], list[drain.PodEntry]]:
         """(the steps of L(run), the pending steps, the pods that use a GPU and stay)."""
-        if self._is_abandoned:
+        if self.one.can_be_undone:
             return [_undo_step(self.one)], [], []
         forbidden = self._forbidden()
         if forbidden:
@@ -106,12 +106,8 @@ class NodeUpgrade:
         except ClusterError as error:
             if error.reason != "Refused" or not self._policy["drain"]["enabled"]:
                 raise
+        self._refuse_unselected()
         return self._maintenance(check=True, pods=self._full_drain(check=True)).started()
-
-    @property
-    def _is_abandoned(self) -> bool:
-        """Whether the user does not want an upgrade that an earlier run has begun, and the driver is not replaced."""
-        return bool(self.one.excluded and self.one.pod)
 
     def run(self) -> tuple[list[Step], list[PendingStep]]:
         """Upgrades the Node. Returns (the steps, the steps that the level or a GPU client forbids).
@@ -119,7 +115,7 @@ class NodeUpgrade:
         Raises GpuopsError. If the driver pod has not been deleted, the Node is then as before. Otherwise its operands
         run again, it stays cordoned, and its state is C(upgrade-failed).
         """
-        if self._is_abandoned:
+        if self.one.can_be_undone:
             self._hold()
             self._give_back(untouched=True)
             return [_undo_step(self.one)], []
@@ -173,9 +169,15 @@ class NodeUpgrade:
         """Takes the Node out of service. If it raises GpuopsError, or the Node stays in service, it is as before."""
         if not self._evicts:
             begun = self._maintenance().started()
-            if begun.started:
-                self._holds = True
+            if not begun.started:
+                return begun
+            self._holds = True
+            try:
                 self._write(upgrades.POD_DELETION)
+            except GpuopsError as error:
+                if not _is_lost(error):
+                    self._give_back()
+                raise
             return begun
         self._hold()
         try:
@@ -198,12 +200,26 @@ class NodeUpgrade:
         except ClusterError as error:
             if error.reason not in ("Refused", "Blocked") or not self._policy["drain"]["enabled"]:
                 raise
+        self._refuse_unselected()
         self._write(upgrades.DRAIN)
         outcome = drain.Drain(self._client, self._full_drain(), self._tell, self._terms.clock, self._sleep).drained()
         self._refuse_blocked(outcome)
         # Pods that the selector leaves out are evicted only as podDeletion allows.
         begun = self._started()
         return replace(begun, steps=[*outcome.steps, *begun.steps])
+
+    def _refuse_unselected(self) -> None:
+        """Raises ClusterError if a pod that uses a GPU is neither selected by the drain nor evictable by podDeletion,
+        because the drain would then evict other pods for nothing."""
+        selected = {pod.uid for pod in pods_on(self._client, self.name, self._full_drain().selector)}
+        others = [pod for pod in pods_on(self._client, self.name) if pod.uid not in selected]
+        refused = evictable.sort(others, self._drain_request(self._policy["pods"]).evictions).refused
+        if refused:
+            pod, why = refused[0]
+            raise ClusterError(f"Pod {pod.label} uses a GPU of Node {self.name}. The drain does not select it, and "
+                               f"podDeletion must not evict it, because {why}.", "Change driver.upgradePolicy.drain."
+                               "podSelector or podDeletion, or stop the pod.", verb="evict",
+                               object=f"Node {self.name}", reason="Refused")
 
     def _started(self) -> Outcome:
         """Evicts the pods that use GPUs and pauses the operands. Raises GpuopsError, also if a pod is not evicted."""
@@ -222,12 +238,14 @@ class NodeUpgrade:
         work. The state of an upgrade that has not changed the driver is removed. untouched: whether it is known that no
         run has changed the driver."""
         state, marks = self.one.state, self.one.node.annotations
-        begun = not untouched and state in (upgrades.POD_RESTART, upgrades.VALIDATION, upgrades.UNCORDON,
-                                            upgrades.FAILED)
+        # A Node with a reason may have a driver that does not work, also if a killed run has begun a further upgrade.
+        replaced = state in (upgrades.POD_RESTART, upgrades.VALIDATION, upgrades.UNCORDON, upgrades.FAILED)
+        begun = not untouched and (replaced or REASON in marks)
         reason = marks.get(REASON, "its upgrade was interrupted") if begun and cordon.ANNOTATION in marks else ""
 
         def mark(live: NodeState) -> NodePatch:
-            kept = state if begun or state == upgrades.DONE else None
+            kept = state if state == upgrades.DONE or begun and replaced else \
+                upgrades.FAILED if begun and state in upgrades.IN_PROGRESS else None
             keys = (upgrades.WAITING_SINCE, *(() if begun else (upgrades.CORDONED_BEFORE,)))
             return NodePatch({upgrades.STATE: kept}, {**_listed(live, kept is not None), **_without(live, *keys)})
 

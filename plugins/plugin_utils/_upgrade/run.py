@@ -71,7 +71,7 @@ class Limits:
         """Raises InputError if a Node that is to be upgraded first has no driver of the policy."""
         known = {name for group in fleet.groups.values() for name in group.nodes}
         unknown = [name for name in self.first if name not in known]
-        if unknown and fleet.groups:
+        if unknown and fleet.groups and fleet.complete:
             raise InputError(f"the policy delivers no driver to {fold(unknown)}.", "Name Nodes as kubectl get nodes "
                              "shows them (gpu_upgrade_first).", path="first", value=unknown)
 
@@ -143,9 +143,17 @@ class Upgrade:
                 "reason": f"an earlier upgrade has left it in the state {state}, but the policy delivers no driver to "
                           "it. Put it back into service by hand, see docs/maintenance.md"}
         self._todo: list[Candidate] = []
+        # Nodes that the user excludes, but that are in the middle of an upgrade; the numbers of batches, by Node.
+        self._stuck: set[str] = set()
+        self._numbers: dict[str, int] = {}
+        self._beside = False  # whether another run upgrades Nodes
         for one in order:
             # An upgrade that has begun is finished or undone, whatever the user wants now.
-            reason = "" if one.is_unfinished else one.excluded
+            reason = "" if one.can_be_undone or one.must_be_finished else one.excluded
+            if reason and one.state in upgrades.IN_PROGRESS:
+                reason = (f"{reason}, but an earlier upgrade has left it in the state {one.state}. Allow the upgrade, "
+                          "or put the Node back into service by hand, see docs/maintenance.md")
+                self._stuck.add(one.name)
             reason = reason or ("" if one.node.ready else "it is not Ready")
             if reason:
                 self._progress.end(one.name, SKIPPED, reason)
@@ -186,13 +194,15 @@ class Upgrade:
                 nodes = self._client.list("v1", "Node") if waiting else []
                 for one in self._start(self._next(waiting.values(), nodes, self._progress.proved), waiting):
                     upgrade = self._of(one)
-                    self._tell(f"{one.name}: upgrade started, {len(self._todo) - len(waiting)} of {len(self._todo)}")
+                    if allows(self._terms.level, "idle"):
+                        self._tell(f"{one.name}: upgrade started, {len(self._todo) - len(waiting)} of "
+                                   f"{len(self._todo)}")
                     self._progress.working[threads.submit(upgrade.run)] = upgrade
                 if not self._progress.working:
                     break
                 for future in wait(self._progress.working, return_when=FIRST_COMPLETED).done:
                     self._ended(self._progress.working.pop(future), future)
-                    self._estimate(len(waiting))
+                    self._estimate(waiting.values())
         self._not_started(list(waiting.values()))
         return self._result()
 
@@ -208,20 +218,23 @@ class Upgrade:
             names = {one.name for one in chosen}
             waiting = [one for one in waiting if one.name not in names]
             proved.update(one.set_name for one in chosen)
+        self._numbers = {one.name: number for number, batch in enumerate(batches, 1) for one in batch}
+        if not allows(self._terms.level, "idle"):
+            return batches
         for number, batch in enumerate(batches[:_BATCHES], 1):
-            changes = dict.fromkeys(f"{one.current} becomes {one.desired}" for one in batch if one.pod)
+            changes = dict.fromkeys(f"{one.current} becomes {one.desired}" for one in batch
+                                    if one.pod and not one.excluded)
             parts = (f"batch {number}", fold(one.name for one in batch), ", ".join(changes))
             self._tell(": ".join(filter(None, parts)))
         if len(batches) > _BATCHES:
-            self._tell(f"and {len(batches) - _BATCHES} more, to batch {len(batches)}")
+            self._tell(f"{len(batches)} batches in all")
         return batches
 
     def _start(self, chosen: t.Sequence[Candidate], waiting: dict[str, Candidate]) -> t.Sequence[Candidate]:
         """Removes the candidates whose upgrade starts from those that wait, and stores their batch."""
-        batch = 1 + max((row["batch"] for row in self._progress.rows.values()), default=0)
         for one in chosen:
             del waiting[one.name]
-            self._progress.rows[one.name]["batch"] = batch
+            self._progress.rows[one.name]["batch"] = self._numbers.get(one.name, 0)
         return chosen
 
     def _of(self, one: Candidate) -> NodeUpgrade:
@@ -236,6 +249,7 @@ class Upgrade:
         working = {upgrade.name: upgrade.one for upgrade in self._progress.working.values()}
         down = unavailable(nodes) - failed - working.keys()
         others = self._of_other_runs(nodes) - working.keys() - failed
+        self._beside = bool(others)
         chosen: set[str] = set()
         for group in self._fleet.groups.values():
             busy = {name: one.set_name for name, one in working.items() if one.group == group.name}
@@ -274,27 +288,30 @@ class Upgrade:
         if pending:
             self._later(upgrade.name, pending)
             return
-        if upgrade.one.excluded and upgrade.one.pod:
+        if upgrade.one.can_be_undone:
             self._progress.end(upgrade.name, SKIPPED, f"its upgrade was undone: {upgrade.one.excluded}")
             return
         self._progress.proved.add(upgrade.one.set_name)
         self._progress.end(upgrade.name, UPGRADED, "", upgrade.seconds)
         self._tell(f"{upgrade.name}: upgraded in {upgrade.seconds:.0f} s")
 
-    def _estimate(self, waiting: int) -> None:
+    def _estimate(self, waiting: t.Collection[Candidate]) -> None:
         """Prints how long the upgrades of the waiting Nodes will take, by the duration of those that have ended."""
         seconds = [row["seconds"] for row in self._progress.rows.values() if row["state"] == UPGRADED]
-        if not seconds or not waiting or not self._fleet.groups:
+        if not seconds or not waiting:
             return
-        places = max(min(self._limits.parallel(group) or _THREADS, self._room[group.name])
-                     for group in self._fleet.groups.values())
-        minutes = -(-waiting // max(places, 1)) * sum(seconds) / len(seconds) / 60
-        self._tell(f"{counted(waiting, 'Node')} left, about {minutes:.0f} min")
+        turns = []
+        for group in self._fleet.groups.values():
+            places = min(self._limits.parallel(group) or _THREADS, self._room[group.name])
+            turns.append(-(-sum(one.group == group.name for one in waiting) // max(places, 1)))
+        minutes = max(turns) * sum(seconds) / len(seconds) / 60
+        self._tell(f"{counted(len(waiting), 'Node')} left, about {minutes:.0f} min")
 
     def _later(self, name: str, pending: t.Sequence[PendingStep]) -> None:
         self._progress.pending += pending
         if pending:
             self._progress.end(name, PENDING, f"{pending[0].id}: {pending[0].pending_reason}")
+            self._progress.rows[name]["batch"] = 0
 
     def _failed(self, upgrade: NodeUpgrade, error: GpuopsError) -> None:
         state = FAILED if upgrade.has_begun else SKIPPED
@@ -314,7 +331,10 @@ class Upgrade:
             self._progress.end(one.name, WAITING, f"not started, because {fold(failed)} failed before. See "
                                "gpu_max_fail_percentage" if failed else
                                f"not started, because only {counted(room, 'Node')} may be unavailable at the same time "
-                               "(maxUnavailable), and others are cordoned, not Ready, or upgraded by another run")
+                               "(maxUnavailable), or because another run upgrades as many Nodes as maxParallelUpgrades "
+                               "allows, and others are cordoned or not Ready" if self._beside else
+                               f"not started, because only {counted(room, 'Node')} may be unavailable at the same time "
+                               "(maxUnavailable), and others are cordoned or not Ready")
 
     def _forbidden(self, waiting: t.Sequence[Candidate]) -> list[t.Sequence[PendingStep]]:
         """For each candidate the steps that the level forbids. From the level drain on, it forbids none."""
@@ -328,7 +348,7 @@ class Upgrade:
         done = self._progress
         result = outcome(done.steps, done.pending, plan_diff("node_upgrade", done.steps),
                          nodes=list(done.rows.values()), warnings=staying_warnings(done.staying))
-        unwanted = {name for name in done.named(SKIPPED) if name not in self._fleet.left
+        unwanted = {name for name in done.named(SKIPPED) if name not in {*self._fleet.left, *self._stuck}
                     and self._fleet.candidates[name].excluded}
         ended = [name for name in done.named(FAILED, SKIPPED, WAITING) if done.rows[name]["reason"]
                  and name not in unwanted]

@@ -63,7 +63,7 @@ def test_the_diagnoses_and_the_archive(printed: list[str], tmp_path: pathlib.Pat
     assert json.loads(content["gpu-support/report.json"])["schema"] == 1
     assert not [name for name in content if "/cluster/" in name]
     again = act(gpu_diagnosis.ActionModule, {"plan": PLAN, "bundle_path": str(path)}, variables())
-    assert not again["changed"]
+    assert not again["changed"] and path.stat().st_mode & 0o777 == 0o600
 
 
 def test_check_mode_writes_no_archive(printed: list[str], tmp_path: pathlib.Path) -> None:
@@ -89,11 +89,34 @@ class Answers:
 def test_the_cluster_is_in_the_archive(printed: list[str], tmp_path: pathlib.Path,
                                        monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "Client", Answers)
-    path, config = tmp_path / "support.tar.gz", tmp_path / "config"
+    config = tmp_path / "config"
     config.write_text("")
     planned = {"kubeconfig": str(config), "context": None, "render_to": "", "namespace": "gpu-operator"}
     found = gpu_diagnosis._of_cluster({}, planned)
     assert "s3cret" not in str(found) and "manager" not in str(found)
     assert json.loads(found["cluster/pods.json"])[0]["spec"] == {"containers": [{"name": "c"}]}
-    assert "cannot be read" in found["cluster/events.json"] and "cluster/nodes.json" in found
-    assert gpu_diagnosis._of_cluster({}, {**planned, "render_to": "/x"}) == {} and not path.exists()
+    assert "cannot be read" in found["cluster/events.txt"] and "cluster/nodes.json" in found
+    assert gpu_diagnosis._of_cluster({}, {**planned, "render_to": "/x"}) == {}
+
+
+def test_a_cluster_that_cannot_be_reached_is_named_in_the_archive(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_where: Any) -> None:
+        raise ClusterError("gone.kubeconfig does not exist.", "")
+
+    monkeypatch.setattr(client, "Client", refuse)
+    found = gpu_diagnosis._of_cluster({}, {"kubeconfig": "gone.kubeconfig", "render_to": "", "namespace": "n"})
+    assert found == {"cluster/error.txt": "gone.kubeconfig does not exist.\n"}
+
+
+def test_hosts_whose_names_give_the_same_path_are_both_in_the_archive() -> None:
+    hosts = {name: {"facts": {"name": name}} for name in ("gpu/1", "gpu 1")}
+    found = gpu_diagnosis._of_hosts({"hosts": hosts}, {})
+    assert list(found) == ["hosts/gpu_1/facts.json", "hosts/gpu_1-1/facts.json"]
+
+
+def test_a_requested_test_without_a_result_is_named(printed: list[str]) -> None:
+    made = variables()
+    made["hostvars"].raw_get("gpu01")["preflight_evidence"] = {
+        **LOGGED, "dcgm": {"ran": False, "passed": None, "why": "GPU clients run: python3"}}
+    act(gpu_diagnosis.ActionModule, {"plan": PLAN}, made)
+    assert printed[1] == "gpu01: dcgmi diag has no result: GPU clients run: python3"

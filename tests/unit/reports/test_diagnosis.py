@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
 import tarfile
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -71,7 +73,8 @@ def test_messages_and_warnings_explain_nothing_while_the_driver_works() -> None:
     ([{**NO_MODULE, "state": "pending"}], "waiting"), ([{**NO_MODULE, "state": "pending"}, NO_CLASS], "failed"),
 ])
 def test_states(checks: Any, state: str) -> None:
-    found, = diagnose(report({"a": checks}), {})
+    """Messages in logs count only while the driver does not work, not while an upgrade of it waits."""
+    found, = diagnose(report({"a": checks}), {"a": Logged([REJECTED])})
     assert found.state == state
 
 
@@ -111,6 +114,14 @@ def test_a_check_of_the_cluster_without_nodes() -> None:
     assert all("node-w" not in one.machines for one in found), "warnings about Nodes are no faults"
 
 
+def test_nodes_without_a_problem_are_machines_too() -> None:
+    """But the cluster is none."""
+    made = report({}, [], checks=[{"component": "labels", "ok": False, "state": "failed", "detail": "x"}])
+    assert made.cluster
+    made = replace(made, cluster=replace(made.cluster, plan={"nodes": {"gpu": ["n1", "n2"]}}))
+    assert render(diagnose(made, {}), Style()).startswith("Diagnosis: 0 of 2 machines have a fault.")
+
+
 def test_rendering() -> None:
     """Machines with the same causes are one entry, whatever their logs say."""
     findings = [{**NOUVEAU, "host": f"gpu-0{number}"} for number in (1, 2, 3)]
@@ -131,13 +142,23 @@ def test_rendering() -> None:
 
 
 def test_an_archive_has_no_secrets_and_no_control_characters() -> None:
-    texts = {"hosts/a/x.log": "password=hunter2 \x1b[2J\nline", "b.json": bundle.document({"token": "abc", "n": 1})}
+    pod = {"metadata": {"annotations": {"x": "s3cret", "nvidia.com/a": "b"}, "labels": {"env": "prod"}}, "spec": {
+        "volumes": [{"projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}, "secret": {"secretName": "n"}}
+                    ],
+        "containers": [{"args": ["--token", "s3cret"], "command": ["s3cret"], "env": [{"value": "s3cret"}],
+                        "livenessProbe": {"httpGet": {"httpHeaders": [{"name": "k", "value": "s3cret"}]}}}]}}
+    plan = {"dcgm": {"env": {"K": "s3cret"}, "args": ["s3cret"]}, "url": "https://u:s3cret@host/"}
+    texts = {"hosts/a/x.log": "password=hunter2 \x1b[2J\nline", "pods.json": bundle.document([pod, plan]),
+             "b.json": bundle.document({"token": "abc", "n": 1})}
     packed = bundle.archive(texts)
     assert packed == bundle.archive(dict(reversed(texts.items()))), "the same content is the same archive"
     with tarfile.open(fileobj=io.BytesIO(gzip.decompress(packed))) as archive:
         found = {one.name: (archive.extractfile(one) or io.BytesIO()).read().decode() for one in archive.getmembers()}
     assert found["gpu-support/hosts/a/x.log"] == "password=******** \\x1b[2J\nline"
-    assert "abc" not in found["gpu-support/b.json"] and '"n": 1' in found["gpu-support/b.json"]
+    assert json.loads(found["gpu-support/b.json"]) == {"token": "********", "n": 1}
+    pods, = [json.loads(text) for name, text in found.items() if name.endswith("pods.json")]
+    assert pods[0]["metadata"] == {"annotations": {"nvidia.com/a": "b"}, "labels": {"env": "prod"}}
+    assert pods[0]["spec"]["volumes"] == pod["spec"]["volumes"] and "s3cret" not in str(pods)
 
 
 @pytest.mark.parametrize(("name", "part"), [

@@ -476,7 +476,7 @@ def test_a_run_waits_until_a_changed_daemon_set_has_its_revision(site: Site) -> 
 
 
 @pytest.mark.parametrize(("state", "excluded"), [
-    (upgrades.WAIT, "label"), (upgrades.POD_RESTART, "label"), (upgrades.POD_DELETION, "policy")])
+    (upgrades.WAIT, "label"), (upgrades.DRAIN, "label"), (upgrades.POD_DELETION, "policy")])
 def test_an_unwanted_upgrade_that_has_begun_is_undone(site: Site, state: str, excluded: str) -> None:
     """The driver pod is not replaced yet: the Node goes back into service, at each level."""
     one = site.node("n1")
@@ -496,6 +496,67 @@ def test_an_unwanted_upgrade_that_has_begun_is_undone(site: Site, state: str, ex
     assert site.node("n1")["metadata"]["labels"] == {**LABELS, **skip} and not site.cordoned()
     assert site.node("n1")["metadata"]["annotations"] == {deploy_labels.ANNOTATION: "a"}
     assert "driver-n1" in site.pods() and "job-n1" in site.pods()
+
+
+@pytest.mark.parametrize("case", ["replaced", "failed before", "requested"])
+def test_a_node_whose_driver_may_not_work_is_not_put_into_service(site: Site, case: str) -> None:
+    """A run has replaced the driver pod, and the pod is outdated again, or the upgrade before had failed."""
+    site.pod("new-n1", "n1", SET, {**DRIVER, "controller-revision-hash": "2"}, False)
+    del site.api.objects["/api/v1/namespaces/s/pods/driver-n1"]
+    one = site.node("n1")
+    state = upgrades.WAIT if case == "failed before" else upgrades.VALIDATION
+    one["metadata"]["labels"].update({upgrades.STATE: state, upgrades.SKIP: "true"})
+    one["metadata"]["annotations"] = {HELD: GONE.text, cordon.ANNOTATION: "false",
+                                      **({REASON: "it crashes"} if case == "failed before" else {}),
+                                      **({upgrades.REQUESTED: "true"} if case == "requested" else {})}
+    one["spec"]["unschedulable"] = True
+    if case != "requested":
+        change(site, "3")
+    result = site.upgrade(nodes=["n1"])
+    assert result["failed"] and site.of(result) == {"n1": "skipped"} and site.cordoned() == ["n1"]
+    assert f"an earlier upgrade has left it in the state {state}" in result["msg"]
+    assert site.api.sent("patch", "delete") == []
+
+
+def test_the_maintenance_of_another_playbook_is_no_upgrade(site: Site) -> None:
+    """It was killed, and the Node is excluded from upgrades: site finishes its work."""
+    one = site.node("n1")
+    one["metadata"]["labels"][upgrades.SKIP] = "true"
+    one["metadata"]["annotations"] = {HELD: GONE.text, cordon.ANNOTATION: "false"}
+    one["spec"]["unschedulable"] = True
+    result = site.upgrade(nodes=["n1"])
+    assert site.of(result) == {"n1": "skipped"} and not result.get("failed") and site.api.sent("patch", "delete") == []
+
+
+def test_a_node_that_had_failed_stays_out_of_service_after_a_killed_and_a_refused_retry(
+        site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.broken = {"n1"}
+    site.upgrade(nodes=["n1"])
+    reason = site.node("n1")["metadata"]["annotations"][REASON]
+    change(site, "3")
+    site.pod("job-n1", "n1", "", {"app": "job"})
+    with monkeypatch.context() as patch:
+        kill(site, patch, 2)
+        with pytest.raises(Killed):
+            site.upgrade(nodes=["n1"], holder=GONE)
+    site.clock.now += 4000
+    site.budget = {"job-n1"}
+    assert site.of(site.upgrade(nodes=["n1"])) == {"n1": "skipped"}
+    one = site.node("n1")
+    assert site.cordoned() == ["n1"] and one["metadata"]["annotations"][REASON] == reason
+    assert one["metadata"]["labels"][upgrades.STATE] == upgrades.FAILED
+
+
+def test_a_drain_evicts_nothing_if_it_would_be_for_nothing(site: Site) -> None:
+    """A pod with a GPU that the drain does not select must not be evicted: check mode and the run refuse the Node."""
+    site.pod("alone-n1", "n1", "", {"app": "alone"})
+    site.api.objects["/api/v1/namespaces/jobs/pods/alone-n1"]["metadata"]["ownerReferences"] = []
+    site.policy = policy(drain={**NO_EVICTION, "force": True, "enabled": True, "selector": "app=job"})
+    check, run = (site.upgrade(check=check, nodes=["n1"]) for check in (True, False))
+    for result in (check, run):
+        assert site.of(result) == {"n1": "skipped"}
+        assert "Pod jobs/alone-n1 uses a GPU of Node n1. The drain does not select it" in result["msg"]
+    assert "job-n1" in site.pods() and not site.cordoned()
 
 
 def test_an_unwanted_upgrade_whose_driver_is_replaced_is_finished(site: Site) -> None:
@@ -642,14 +703,27 @@ def test_names_with_numbers_are_sorted_as_numbers(api: ApiServer, client: Client
     site = Site(api, client, clock, 12)
     preview = site.upgrade(check=True)
     assert [row["node"] for row in preview["nodes"]] == [f"n{number}" for number in range(1, 13)]
-    assert site.told[-2:] == ["batch 10: n10: 510-ubuntu22.04 becomes 520-ubuntu22.04", "and 2 more, to batch 12"]
+    assert site.told[-2:] == ["batch 10: n10: 510-ubuntu22.04 becomes 520-ubuntu22.04", "12 batches in all"]
+
+
+def test_batches_of_a_run_are_those_of_check_mode(api: ApiServer, client: Client, clock: Clock) -> None:
+    site = Site(api, client, clock, 8)
+    site.policy = policy(max_parallel=3, max_unavailable="100%", wait={"selector": "app=job", "timeout": 5})
+    check, run = ({row["node"]: row["batch"] for row in site.upgrade(check=check)["nodes"]} for check in (True, False))
+    assert check == run and max(run.values()) == 4
+
+
+def test_nodes_that_do_not_start_are_in_no_batch(site: Site) -> None:
+    for check in (True, False):
+        assert {row["batch"] for row in site.upgrade("never", check=check)["nodes"]} == {0}
+    assert site.told == []
 
 
 def test_the_time_that_is_left_is_estimated(site: Site) -> None:
     site.policy = policy(wait={"selector": "app=job", "timeout": 300}, max_parallel=2, max_unavailable="2")
     site.upgrade()
     left = [text for text in site.told if "left, about" in text]
-    assert left[0] == "3 Nodes left, about 10 min" and len(left) >= 1
+    assert left[0] == "3 Nodes left, about 10 min" and "left" not in site.told[-1]
 
 
 @pytest.mark.parametrize(("limits", "path"), [
