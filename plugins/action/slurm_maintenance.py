@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import time
 
+from ansible.errors import AnsibleConnectionFailure
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.host import HostAction
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.screen import tell
@@ -18,13 +19,14 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node_lock import Holder
 
 _TIMEOUT = 3600
-_PAUSE = 5.0  # seconds between two looks
+# Seconds: between two looks, and after which the mark of this run gets the present time, which others compare.
+_PAUSE, _RENEW = 5.0, 600.0
 
 
 class ActionModule(HostAction):
     """See the documentation of the module slurm_maintenance."""
 
-    NEEDED = ("slurm_node", "started")
+    NEEDED = ("slurm_node", "started", "plan", "pending")
 
     def run_module(self, task_vars: Data, module_args: Data | None = None) -> Data:
         """See HostAction."""
@@ -34,12 +36,21 @@ class ActionModule(HostAction):
         except (TypeError, ValueError):
             timeout = 0.0  # the module refuses the value
         end, said, steps = time.monotonic() + timeout, "", []
-        run = os.getppid()
+        run, renewed, name = os.getppid(), time.monotonic(), ""
         while True:
-            result = self._of_this_run(task_vars, args)
+            if time.monotonic() - renewed >= _RENEW:
+                args["run"], renewed = Holder.of_run().text, time.monotonic()
+            result = self._look(task_vars, args, bool(name))
             node = result.get("slurm_node")
+            if name and not isinstance(node, dict) and time.monotonic() < end and os.getppid() == run:
+                # The wait may take hours, in which slurmctld or a connection may fail for a moment.
+                time.sleep(_PAUSE)
+                continue
+            if name and not isinstance(node, dict):
+                return self._timed_out(task_vars, args, name, str(result.get("msg") or "the node").rstrip("."))
             if result.get("failed") or not isinstance(node, dict):
                 return result
+            name = node["name"]
             steps += result["plan"]
             result.update(plan=steps, changed=bool(steps))
             waits = node["jobs"] or node["waits"]
@@ -57,6 +68,15 @@ class ActionModule(HostAction):
             if os.getppid() != run:
                 return {"failed": True, **HostError("The run has ended while this task waited.").as_result()}
 
+    def _look(self, task_vars: Data, args: Data, tolerant: bool) -> Data:
+        """One execution of the module. tolerant: whether a lost connection is a failed result."""
+        try:
+            return self._of_this_run(task_vars, args)
+        except AnsibleConnectionFailure as error:
+            if not tolerant:
+                raise
+            return {"failed": True, "msg": str(error)}
+
     def _of_this_run(self, task_vars: Data, args: Data) -> Data:
         """Runs the module; if a run that has ended holds the node, this run takes it over."""
         result = super().run_module(task_vars, args)
@@ -69,7 +89,7 @@ class ActionModule(HostAction):
             if not (result.get("slurm_node") or {}).get("held_by"):
                 return result
         name = result["slurm_node"]["name"]
-        return {"failed": True, **HostError(
+        return {"failed": True, "slurm_node": result["slurm_node"], **HostError(
             f"Node {name} of Slurm is held by another run ({held}).",
             f"Wait until it has ended. If it no longer runs, resume the node: scontrol update NodeName={name} "
             "State=RESUME").as_result()}
@@ -80,7 +100,7 @@ class ActionModule(HostAction):
             return {"failed": True, **HostError(
                 f"Node {name} of Slurm stays drained: {waits}.",
                 "Start slurmd on the host, then run again.").as_result()}
-        undone = self._of_this_run(task_vars, {**args, "state": "ended"})
+        undone = self._look(task_vars, {**args, "state": "ended"}, True)
         after = "is as it was before" if not undone.get("failed") else f"stays drained ({undone.get('msg')})"
         return {"failed": True, **HostError(
             f"Node {name} of Slurm was not changed and {after}: {waits} did not end within the time.",

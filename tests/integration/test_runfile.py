@@ -217,7 +217,7 @@ def test_another_version_another_flavour_and_an_old_branch(host: DriverHost, ins
     assert is_driver(version, OLD) and NEW not in version.said
     assert f"run driver installer: {OLD} proprietary" in converged(host, flavour)
     assert is_driver(flavour, OLD, "proprietary")
-    assert converged(host, old) and is_driver(old, OLDEST)
+    assert converged(host, old) and is_driver(old, OLDEST, "proprietary"), "as the vendor's installer below 560"
     host.untouched(again)
 
 

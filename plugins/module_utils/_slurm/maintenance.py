@@ -41,7 +41,8 @@ class Request:
     """What is asked. state: started, ended or gathered. node: the name of the node or of its host. run: this run of
     Ansible. what: what will be changed. level: that of gpu_disruption. from_run: a run that has ended, whose mark may
     be replaced. reason: why the change has failed, empty if it has not. responds: whether slurmd must respond before
-    the node is resumed. drained: whether an earlier task has drained the node, in check mode. check: check mode."""
+    the node is resumed. drained: whether an earlier task of this run has drained the node. check: check
+    mode."""
 
     state: str
     node: str
@@ -81,6 +82,12 @@ class SlurmMaintenance:
         """Drains the node unless it is drained. Below the level drain, a node with jobs stays in service."""
         waits = allows(self._request.level, "drain")
         jobs, steps = self._jobs(node), []
+        if node.busy:  # its jobs would be requeued, or the host would be rebooted during the change
+            reason = f"Slurm reboots its host or switches it on or off ({node.busy})"
+            if waits:
+                return self._result(node, jobs, waits=reason)
+            pending = Step("drain", _target(node), self._request.what, "drain").pending(reason)
+            return {**self._result(node, jobs), "pending": [pending.as_dict()]}
         if waits or not (jobs or node.has_jobs):
             steps = self._drain(node)
             if steps and not self._request.check:
@@ -88,7 +95,7 @@ class SlurmMaintenance:
                 jobs = self._jobs(node)
         if not waits and (jobs or node.has_jobs):
             # A job has started before the node was drained, or an earlier run was killed while it waited for this job.
-            undo = self._resume(node) if node.mark else []
+            undo = self._resume(node) if node.mark and not node.mark.failed else []
             reason = f"{named(jobs) or 'a job'} runs there: gpu_disruption is '{self._request.level}', and only " \
                      "'drain' waits for jobs"
             pending = Step("drain", _target(node), self._request.what, "drain").pending(reason)
@@ -100,7 +107,11 @@ class SlurmMaintenance:
     def _drain(self, node: SlurmNode) -> list[Step]:
         """Sets our mark. The reason of somebody else who has drained the node is never replaced."""
         former = node.mark
-        if node.drained and former is None or former and former.is_of(self._request.run) and not former.failed:
+        if node.drained and former is None:
+            return []
+        if former and former.is_of(self._request.run) and not former.failed:
+            if former.run != self._request.run:  # the time in it is old, and other controllers compare it
+                self._update(node, f"Reason={Mark(former.what, self._request.run, former=former.former).text}")
             return []
         before = former.former if former else node.reason if node.down else None
         mark = Mark(self._request.what, self._request.run, former=before)
@@ -115,7 +126,12 @@ class SlurmMaintenance:
         mark, jobs = node.mark, self._jobs(node)
         if mark is None:
             would = self._request.check and self._request.drained and not self._request.reason
-            return self._result(node, jobs, [Step("resume", _target(node))] if would else [])
+            found = self._result(node, jobs, [Step("resume", _target(node))] if would else [])
+            if self._request.drained and node.drained and not self._request.check:
+                found["warnings"] = [f"Node {node.name} of Slurm stays drained, because its reason is now "
+                                     f"'{plain(node.reason)}', which this run has not set. If nothing else keeps it "
+                                     f"out of service: scontrol update NodeName={node.name} State=RESUME"]
+            return found
         if self._request.reason:
             failed = Mark(self._request.reason, self._request.run, True, mark.former)
             if mark.failed and mark.is_of(self._request.run):
@@ -124,7 +140,8 @@ class SlurmMaintenance:
             steps = [Step("record a failure", _target(node), failed.what)]
             return self._result(node if self._request.check else self._read(), jobs, steps)
         if self._request.responds and not node.responds and mark.former is None and not self._request.check:
-            return self._result(node, jobs, waits="slurmd on the host does not respond")
+            return self._result(node, jobs, waits="slurmd on the host does not respond, or reports fewer resources "
+                                                  "than slurm.conf states")
         steps = self._resume(node)
         return self._result(node if self._request.check else self._read(), jobs, steps)
 

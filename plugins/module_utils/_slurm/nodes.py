@@ -23,8 +23,11 @@ _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@$-]{0,63}")
 # Slurm prints a state as IDLE+DRAIN, until release 21.08 with an asterisk for a node that does not respond.
 _STATE = re.compile(r"[A-Z_]+\*?(\+[A-Z_]+\*?){0,31}")
 _SIGNED = re.compile(r"^(?P<text>.*) \[[^\[\]]{1,80}@[^\[\]@]{1,40}\]$")
+# Slurm appends further reasons with " : " (since 23.02), so a former reason has doubled colons instead.
 _MARK = re.compile(r"gpuops: (?P<failed>failed: )?(?P<what>.{1,400}?) \(run (?P<run>[^ ()]{1,320})\)"
-                   r"( was down: (?P<former>.{0,400}))?")
+                   r"( was down: (?P<former>.{0,500}?))?( : .{0,2000})?")
+_BY_SLURM = frozenset({"REBOOT_ISSUED", "REBOOT_REQUESTED", "REBOOT", "POWERING_UP", "POWERING_DOWN", "POWERED_DOWN",
+                       "POWER_UP", "POWER_DOWN"})
 _LONGEST = 400
 _SHOWN = 10  # jobs that a message names
 _JOBS = 100_000
@@ -46,7 +49,7 @@ class Mark:
     @property
     def text(self) -> str:
         """The reason for Slurm, which L(read) parses."""
-        down = "" if self.former is None else f" was down: {plain(self.former)}"
+        down = "" if self.former is None else f" was down: {plain(self.former).replace(' : ', ' :: ')}"
         what = plain(self.what).replace("(run ", "[run ") or "a change"
         return f"gpuops: {'failed: ' if self.failed else ''}{what} (run {self.run}){down}"
 
@@ -54,7 +57,11 @@ class Mark:
     def read(cls, reason: str) -> Mark | None:
         """Parses a reason; None if somebody else has given it."""
         found = _MARK.fullmatch(reason)
-        return cls(found["what"], found["run"], bool(found["failed"]), found["former"]) if found else None
+        if found is None:
+            return None
+        former = found["former"]
+        return cls(found["what"], found["run"], bool(found["failed"]),
+                   None if former is None else former.replace(" :: ", " : "))
 
     def is_of(self, run: str) -> bool:
         """Whether this run has set the mark, even at another time (after the @)."""
@@ -73,8 +80,13 @@ class SlurmNode:
 
     @property
     def drained(self) -> bool:
-        """Whether no job can start on it."""
-        return "DRAIN" in self.states
+        """Whether it was taken out of service, so that no job can start on it."""
+        return bool(self.states & {"DRAIN", "FAIL"})
+
+    @property
+    def busy(self) -> str:
+        """The state in which Slurm itself reboots its host or switches it on or off, empty if it does not."""
+        return ", ".join(sorted(self.states & _BY_SLURM))
 
     @property
     def down(self) -> bool:
@@ -83,8 +95,8 @@ class SlurmNode:
 
     @property
     def responds(self) -> bool:
-        """Whether slurmd answers slurmctld."""
-        return "NOT_RESPONDING" not in self.states
+        """Whether slurmd answers slurmctld, and has the resources that slurm.conf states."""
+        return not self.states & {"NOT_RESPONDING", "INVALID_REG"}
 
     @property
     def has_jobs(self) -> bool:
@@ -94,7 +106,7 @@ class SlurmNode:
     @property
     def mark(self) -> Mark | None:
         """The mark of this collection, None if the node is not drained or somebody else has drained it."""
-        return Mark.read(self.reason) if self.drained else None
+        return Mark.read(self.reason) if "DRAIN" in self.states else None
 
 
 @dataclass(frozen=True)
@@ -128,7 +140,8 @@ def checked_name(name: str) -> str:
 
 def candidates(name: str) -> list[str]:
     """The names by which a host is looked up: its name, and its name up to the first dot."""
-    return list(dict.fromkeys((name, name.partition(".")[0])))
+    short = name.partition(".")[0]
+    return [name] if short == name or short.isdigit() else [name, short]  # not the first part of an IP address
 
 
 def read_node(text: str) -> SlurmNode:

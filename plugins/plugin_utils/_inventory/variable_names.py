@@ -57,6 +57,7 @@ NAMES = frozenset({
     "maintenance_failure", "maintenance_kubeconfig", "maintenance_labels", "maintenance_layout", "maintenance_left",
     "maintenance_max_fail_percentage", "maintenance_node", "maintenance_recovered", "maintenance_releases",
     "maintenance_result", "maintenance_results", "maintenance_state", "maintenance_stopped", "maintenance_waits",
+    "maintenance_slurm_answers", "maintenance_slurm_resumed",
     "maintenance_slurm", "maintenance_slurm_kept", "maintenance_slurm_left", "maintenance_slurm_result",
     "maintenance_slurm_timeout", "maintenance_slurm_waits",
     "mig_manager_at_once", "mig_manager_boot", "mig_manager_cluster", "mig_manager_config", "mig_manager_config_file",

@@ -296,7 +296,8 @@ def test_jobs_keep_a_host_as_it_is(pending: list[dict[str, str]], expected: bool
     waits = template(read("roles/maintenance/vars/main.yml")["maintenance_slurm_waits"],
                      {"maintenance_slurm_result": {"pending": pending}})
     block = {one.get("register") or one["name"]: one for one in read("roles/maintenance/tasks/main.yml")[0]["block"]}
-    for name in ("maintenance_result", "Change the host", "Compare the host with the plan", "Resume the node of Slurm"):
+    for name in ("maintenance_result", "Change the host", "Compare the host with the plan",
+                 "maintenance_slurm_resumed"):
         condition, = (one for one in block[name]["when"] if "maintenance_slurm_waits" in one)
         assert template("{{ " + condition + " }}", {"maintenance_slurm_waits": waits}) is expected, name
 

@@ -9,6 +9,7 @@ import typing as t
 from types import SimpleNamespace
 
 import pytest
+from ansible.errors import AnsibleConnectionFailure
 from ansible_collections.gpuops.nvidia.plugins.action import slurm_maintenance
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.host import HostAction
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node_lock import Holder
@@ -40,8 +41,11 @@ class Played:
         clock, parent = iter(range(0, 10_000)), iter((*parents, *[7] * 10_000))
 
         def run_module(_self: HostAction, _task_vars: Answer, module_args: Answer) -> Answer:
-            self.given.append(module_args)
-            return dict(answers.pop(0))
+            self.given.append(dict(module_args))
+            found: t.Any = answers.pop(0)
+            if isinstance(found, Exception):
+                raise found
+            return dict(found)
 
         monkeypatch.setattr(HostAction, "run_module", run_module)
         monkeypatch.setattr(slurm_maintenance, "tell", self.told.append)
@@ -68,6 +72,32 @@ def test_it_waits_for_jobs_and_names_them_once(monkeypatch: pytest.MonkeyPatch) 
     assert run is not None and run.is_same_run(Holder.of_run())
 
 
+@pytest.mark.parametrize("away", [FAILED, AnsibleConnectionFailure("the connection was lost")])
+def test_a_failed_look_does_not_end_a_wait(monkeypatch: pytest.MonkeyPatch, away: t.Any) -> None:
+    """A wait may take hours, in which slurmctld is restarted. The first look must succeed."""
+    played = Played(monkeypatch, [answer(plan=[DRAIN], jobs=JOB), away, away, answer(started=True)])
+    assert played.result["started"] and played.result["plan"] == [DRAIN]
+    played = Played(monkeypatch, [answer(plan=[DRAIN], jobs=JOB), *[away] * 3, answer()], timeout=10)
+    assert played.result["failed"] and "was not changed and is as it was before" in played.result["msg"]
+    if isinstance(away, Exception):
+        with pytest.raises(AnsibleConnectionFailure):
+            Played(monkeypatch, [away])
+
+
+def test_a_run_that_takes_the_node_over_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = f"elsewhere{Holder.of_run().text[Holder.of_run().text.index('/'):]}"
+    played = Played(monkeypatch, [answer(plan=[DRAIN], jobs=JOB), answer(jobs=JOB, held_by=other)])
+    assert played.result["failed"] and "is held by another run" in played.result["msg"]
+
+
+def test_the_mark_gets_the_present_time_while_the_run_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slurm_maintenance, "_RENEW", 1.0)
+    texts = iter(f"here/1/1@2026-11-27T2{hour}:00:00Z" for hour in range(4))
+    monkeypatch.setattr(slurm_maintenance.Holder, "of_run", lambda: Holder.read(next(texts)))
+    played = Played(monkeypatch, [answer(jobs=JOB), answer(started=True)])
+    assert played.given[0]["run"] != played.given[1]["run"]
+
+
 def test_it_ends_with_its_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """The process of a task goes on when the run is killed. The node is left to the next run."""
     played = Played(monkeypatch, [answer(plan=[DRAIN], jobs=JOB), answer(jobs=JOB)], parents=[42, 42, 1])
@@ -90,16 +120,13 @@ def test_it_gathers_and_ends_without_waiting_for_jobs(monkeypatch: pytest.Monkey
                "again later, or set maintenance_slurm_timeout to more seconds."),
     (FAILED, f"Node n1 of Slurm was not changed and stays drained (Slurm is away.): {JOB} did not end")])
 def test_after_the_timeout_the_node_is_as_before(monkeypatch: pytest.MonkeyPatch, undone: Answer, message: str) -> None:
-    played = Played(monkeypatch, [answer(plan=[DRAIN], jobs=JOB), answer(jobs=JOB), undone], timeout=3)
+    played = Played(monkeypatch, [answer(plan=[DRAIN], jobs=JOB), answer(jobs=JOB), undone], timeout=5)
     assert played.result["failed"] and played.result["msg"].startswith(message)
     assert played.states == ["started", "started", "ended"]
 
 
-@pytest.mark.parametrize("timeout", [0, "no number", None])
+@pytest.mark.parametrize("timeout", [0, "no number"])
 def test_a_slurmd_that_stays_away(monkeypatch: pytest.MonkeyPatch, timeout: t.Any) -> None:
-    if timeout is None:
-        assert slurm_maintenance._TIMEOUT == 3600
-        return
     played = Played(monkeypatch, [answer(waits="slurmd on the host does not respond")], state="ended", timeout=timeout)
     assert played.result["msg"].startswith("Node n1 of Slurm stays drained: slurmd on the host does not respond.")
 

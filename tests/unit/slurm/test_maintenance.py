@@ -134,6 +134,55 @@ def test_a_node_that_was_down_stays_down(former: str) -> None:
     assert slurm.updates[2:] == ["State=UNDRAIN", f"Reason={former}"]
 
 
+@pytest.mark.parametrize("appended", [" : Not responding", " : gres/gpu count reported lower than configured (0 < 8)"])
+@pytest.mark.parametrize("former", [None, "the fan : it is loud"])
+def test_a_reason_to_which_slurm_has_appended_is_still_ours(appended: str, former: str | None) -> None:
+    """Slurm 23.02 and newer append to the reason of a node, for example while its host boots."""
+    slurm = Slurm("DOWN+DRAIN" if former else "IDLE+DRAIN", f"{Mark('driver', RUN, former=former).text}{appended}")
+    assert ids(slurm.ask("ended", responds=True)) == ["resume"]
+    assert slurm.reason == (former or "") and slurm.states == (["DOWN"] if former else ["IDLE"])
+
+
+def test_a_reason_that_slurm_has_replaced_is_named() -> None:
+    """Or somebody else has. The run must not end as if the node was in service."""
+    slurm = Slurm("IDLE+DRAIN", "Low RealMemory")
+    result = slurm.ask("ended", drained=True)
+    warning, = result["warnings"]
+    assert "stays drained, because its reason is now 'Low RealMemory'" in warning and not slurm.updates
+    assert "warnings" not in slurm.ask("ended") and "warnings" not in Slurm("IDLE").ask("ended", drained=True)
+
+
+@pytest.mark.parametrize("states", ["IDLE+REBOOT_REQUESTED", "IDLE+DRAIN+REBOOT_ISSUED", "MIXED+POWERING_UP"])
+def test_a_node_that_slurm_reboots_or_powers_is_waited_for(states: str) -> None:
+    slurm = Slurm(states)
+    waits, pending = slurm.ask("started"), slurm.ask("started", "idle")
+    assert not waits["started"] and "Slurm reboots its host" in waits["slurm_node"]["waits"]
+    assert not pending["started"] and "Slurm reboots its host" in pending["pending"][0]["pending_reason"]
+    assert not slurm.updates
+
+
+def test_a_node_that_an_administrator_has_failed_stays_so() -> None:
+    slurm = Slurm("IDLE+FAIL", "bad memory")
+    assert slurm.ask("started")["started"] and not slurm.ask("ended")["changed"] and not slurm.updates
+
+
+def test_a_node_whose_slurmd_reports_too_little_is_waited_for() -> None:
+    slurm = Slurm("IDLE+DRAIN+INVALID_REG", OURS)
+    assert "reports fewer resources" in slurm.ask("ended", responds=True)["slurm_node"]["waits"] and not slurm.updates
+
+
+def test_the_time_of_the_mark_is_renewed() -> None:
+    slurm, later = Slurm("IDLE"), RUN.replace("@2026", "@2027")
+    slurm.ask("started")
+    again = slurm.ask("started", run=later)
+    assert again["started"] and not again["changed"] and slurm.reason == Mark("driver", later).text
+
+
+def test_a_failed_node_is_not_resumed_below_drain() -> None:
+    slurm = Slurm("COMPLETING+DRAIN", Mark("it does not build", OTHER_RUN, True).text)
+    assert slurm.ask("started", "idle")["pending"] and not slurm.updates
+
+
 def test_a_killed_run_is_continued() -> None:
     slurm = Slurm("IDLE+DRAIN", THEIRS)
     for state in ("started", "ended"):
