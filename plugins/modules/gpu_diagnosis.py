@@ -9,7 +9,7 @@ module: gpu_diagnosis
 short_description: Say why hosts and Nodes do not work, and write a support bundle
 version_added: 0.1.0
 description:
-  - Ranks the causes of the faults of each host and Node. The first cause explains the others: without a driver, for
+  - Ranks the causes of the faults of each host and Node. The first cause explains the others. Without a driver, for
     example, the container toolkit does not work. A host and its Node are one machine, and machines with the same
     causes are one entry.
   - The causes are those of the preflight, of M(gpuops.nvidia.gpu_verify), of the pods of a cluster, and of the messages

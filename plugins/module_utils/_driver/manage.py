@@ -124,7 +124,7 @@ class Driver:
             # After a reboot or a killed run, the driver must be checked, too.
             if (allowed or in_progress(journal)) and not self.check:
                 after, reasons, allowed, pending = self._execute(attempt, allowed, pending)
-            elif not self.check:
+            elif not self.check or self.spec.image and not allowed:
                 reasons = attempt.reasons(now, attempt.version)
                 if self.spec.image and reasons:  # no other task verifies an image
                     raise self._not_working(reasons)
@@ -308,10 +308,10 @@ class Driver:
         return read_state(self.spec, self.root, self.run)
 
     def _not_working(self, reasons: list[str]) -> NotWorking:
-        what, hint = "the driver does not work", "Check journalctl -k | grep -i nvrm."
+        what, hint = "All steps have run, but the driver does not work", "Check journalctl -k | grep -i nvrm."
         if self.spec.image:
-            what, hint = "the driver would not work after a boot of the image", "Check dkms status."
-        return NotWorking(f"All steps have run, but {what}: {'; '.join(reasons)}.", hint, reasons=reasons)
+            what, hint = "The driver would not work after a boot of the image", "Check dkms status."
+        return NotWorking(f"{what}: {'; '.join(reasons)}.", hint, reasons=reasons)
 
     def _ask_smi(self, version: str | None) -> list[str]:
         smi = ask_smi(self.run, version)

@@ -24,6 +24,8 @@ _RECOVERY_ACTION = 230
 # nvml.h: nvmlDeviceGpuRecoveryAction_t.
 RECOVERY = ("none", "reset", "reboot", "drain_p2p", "drain_and_reset", "recover_imex_domain", "bus_reset",
             "system_reboot")
+# nvml.h: states of an NVLink without traffic: inactive, and active with disabled traffic.
+_LINK_DOWN = (0, 3)
 # nvml.h: nvmlClocksEventReasons. hw is also set for a moment when the clocks change.
 _IDLE = 0x1
 SLOWDOWNS = {"hw": 0x8, "sw_thermal": 0x20, "hw_thermal": 0x40, "hw_power_brake": 0x80}
@@ -72,8 +74,8 @@ class HealthSnapshots(Snapshots):
             if state is None:
                 break
             states.append(state)
-        return {"links": len(states), "down": [link for link, state in enumerate(states) if not state]} if states \
-            else None
+        return {"links": len(states), "down": [link for link, state in enumerate(states) if state in _LINK_DOWN]} \
+            if states else None
 
     def _recovery(self, device: Device) -> str | None:
         """The action that the driver recommends, one of RECOVERY."""

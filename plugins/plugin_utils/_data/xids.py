@@ -4,8 +4,9 @@
 """The meaning of Xids, and what NVIDIA recommends. Pure data. PRIVATE.
 
 Source of numbers and actions: NVIDIA's Xid catalog (docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html), the
-column of immediate actions. Numbers that it calls unused, or for which it has no such action, are left out. Where it
-refers to a procedure (45, 48, 74, 144 to 150), the action is the first step of that procedure.
+column of immediate actions. Numbers that it calls unused, for which it has no such action, or that refer to other
+software (159) are left out. Where it refers to a procedure (45, 48, 74), the action is the first step of it. 144 to 150
+have a code in their message, on which the action depends.
 """
 
 from __future__ import annotations
@@ -26,6 +27,14 @@ _ACTIONS = {
     "none": Action("info", "NVIDIA recommends no action of its own; look at other Xids of the same time"),
     "restart": Action("info", "Restart the program, and look for the error in it; if known good programs cause it, "
                       f"{SUPPORT}"),
+    "contained": Action("warning", "Restart the program; when no program uses the GPU, reset it: nvidia-smi "
+                        "--gpu-reset -i ADDRESS, or reboot the host"),
+    "code": Action("warning", "Look up the code in the message in NVIDIA's Xid catalog: many need no action. The check "
+                   "gpu_recovery says whether a reset is needed"),
+    "bus": Action("warning", "Check the PCIe link of the GPU: the check pcie_link, and AER in the kernel log; if it "
+                  f"comes again, {SUPPORT}"),
+    "corrected": Action("info", "The error was corrected; a reset of the GPU trains the link again"),
+    "machine": Action("warning", "Restart the virtual machine, or reboot the host if it is none"),
     "watch": Action("warning", f"The GPU can be used further; if it comes again, {SUPPORT}"),
     "reset": Action("warning", f"{_RESET}; if it comes again, {SUPPORT}"),
     "nvlink": Action("warning", f"{_RESET}. nvidia-smi nvlink --status shows the link; if it comes again, {SUPPORT}"),
@@ -39,7 +48,8 @@ _ACTIONS = {
 # (Xids, action, meaning).
 _ROWS: t.Tuple[t.Tuple[str, str, str], ...] = (
     ("8", "restart", "a channel of the GPU did not become idle in time"),
-    ("11 25 32 80", "restart", "the GPU got invalid or damaged commands"),
+    ("11 25 80", "restart", "the GPU got invalid or damaged commands"),
+    ("32", "bus", "the GPU got damaged commands, mostly because of the quality of the PCIe link"),
     ("13", "restart", "a program caused an exception of the graphics engine, such as an address out of bounds"),
     ("31", "restart", "a program accessed an invalid address of GPU memory"),
     ("37 38", "none", "the firmware of the graphics engine reported an error"),
@@ -64,22 +74,22 @@ _ROWS: t.Tuple[t.Tuple[str, str, str], ...] = (
     ("86 139", "restart", "the optical flow accelerator reported an error"),
     ("92", "watch", "memory errors that were corrected are frequent"),
     ("93", "none", "the InfoROM of the board is written more often than intended"),
-    ("94", "restart", "an uncorrectable memory error was contained: only the program that used the memory is affected"),
+    ("94", "contained", "an uncorrectable memory error was contained: only the program that used it is affected"),
     ("95", "reset", "an uncorrectable memory error was not contained: all programs on the GPU may be affected"),
     ("106 107", "none", "a test message of the board's management interface"),
     ("109", "reset", "the GPU could not change between programs in time"),
     ("110", "reset", "a security fault occurred"),
     ("119", "reset", "the firmware of the GPU (GSP) did not answer the driver in time"),
     ("120", "reset", "the firmware of the GPU (GSP) reported an error"),
-    ("121", "watch", "the link to the Grace CPU (C2C) corrected an error"),
+    ("121", "corrected", "the link to the Grace CPU (C2C) corrected an error"),
     ("136", "reset", "an NVLink could not be trained"),
     ("137", "none", "a peer made an access over NVLink that the GPU refused"),
     ("140", "reset", "an uncorrectable memory error could not be handled"),
     ("141 152 153 160 161", "none", "a part of the GPU reported an error that needs no action"),
     ("142", "support", "a video encoder reported an error"),
     ("143", "reset", "the GPU could not be initialized"),
-    ("144-150", "nvlink", "a part of NVLink 5 reported an error"),
-    ("151", "reboot", "the rotation of keys for confidential computing failed"),
+    ("144-150", "code", "a part of NVLink 5 reported an error"),
+    ("151", "machine", "the rotation of keys for confidential computing failed"),
     ("154", "recovery", "the driver changed the action that it recommends for the GPU"),
     ("155", "reset", "the software of NVLink reported an error"),
     ("156", "reset", "a faulty part of the GPU was taken out of use"),

@@ -32,8 +32,8 @@ _RECOVERY = {
     "reboot": ("a reboot of the host", "Reboot the host"),
     "drain_p2p": ("an end of the traffic between GPUs", "Stop all programs that use several GPUs, then look again: the "
                   "driver then recommends a next step"),
-    "drain_and_reset": ("a reset of the GPU without traffic between GPUs", "Stop all programs that use several GPUs, "
-                        f"and all on this GPU, then reset it: {_RESET}"),
+    "drain_and_reset": ("a reset of the GPU without traffic between GPUs", "Start no new program on this GPU. "
+                        f"When the present ones have ended, reset it: {_RESET}"),
     "recover_imex_domain": ("a recovery of the IMEX domain", "Stop the programs that share memory between hosts, and "
                             "restart nvidia-imex on the hosts of the domain"),
     "bus_reset": ("a reset of the GPU's PCIe bus", "Stop all programs on the GPU and reboot the host"),
@@ -92,7 +92,9 @@ def _recovery(facts: HostFacts) -> t.Iterator[Located]:
     for gpu, health in _healths(facts):
         action = _RECOVERY.get(health["recovery"] or "none")
         if action:
-            yield ("error", f"the driver recommends {action[0]} after an error", action[1]), gpu["pci"]
+            # A GPU with this action still works, with reduced capacity.
+            severity = "warning" if health["recovery"] == "drain_and_reset" else "error"
+            yield (severity, f"the driver recommends {action[0]} after an error", action[1]), gpu["pci"]
 
 
 def _xid(facts: HostFacts) -> t.Iterator[Located]:

@@ -74,12 +74,19 @@ def chosen(nodes: t.Sequence[Object], number: int) -> list[Object]:
     return [node for _turn, _node, node in sorted(turns, key=lambda one: one[:2])[:number]]
 
 
-def free_gpu(node: Object, pods: t.Iterable[Object]) -> str:
-    """The resource of a GPU that no pod of the Node has requested, empty if there is none. Full GPUs come first."""
+def free_gpu(node: Object, pods: t.Sequence[Object]) -> str:
+    """The resource of a GPU that no pod of the Node has requested, empty if there is none. Full GPUs come first.
+
+    On a Node with shared GPUs, a replica may be free although other programs use all of the memory of its GPU. There, a
+    GPU is free only if no pod has any.
+    """
     left = offered_gpus(node)
-    for pod in pods:
-        ended = (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
-        for name, amount in () if ended else _requests(pod["spec"]).items():
+    replicas = str((node["metadata"].get("labels") or {}).get("nvidia.com/gpu.replicas", "1"))
+    running = [pod for pod in pods if (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")]
+    if replicas not in ("0", "1") and any(_requests(pod["spec"]) for pod in running):
+        return ""
+    for pod in running:
+        for name, amount in _requests(pod["spec"]).items():
             left[name] = left.get(name, 0) - amount
     return min((name for name, amount in left.items() if amount > 0), default="")
 

@@ -170,9 +170,12 @@ def test_xids_have_a_meaning() -> None:
 @pytest.mark.parametrize(("number", "severity", "words"), [
     (13, "info", "Restart the program"), (31, "info", "Restart the program"), (43, "info", "no action"),
     (48, "warning", "gpu-reset"), (63, "info", "no action"), (64, "warning", "gpu-reset"), (74, "warning", "nvlink"),
-    (79, "warning", "Reboot"), (92, "warning", "field diagnostics"), (94, "info", "Restart the program"),
+    (79, "warning", "Reboot"), (92, "warning", "field diagnostics"), (94, "warning", "Restart the program; when no"),
+    (32, "warning", "PCIe link"),
+    (121, "info", "was corrected"), (151, "warning", "virtual machine"),
     (95, "warning", "gpu-reset"), (119, "warning", "gpu-reset"), (140, "warning", "gpu-reset"),
-    (145, "warning", "nvlink"), (154, "info", "gpu_recovery"), (54, "warning", "cables"), (4, "warning", "Look it up")])
+    (145, "warning", "gpu_recovery"), (154, "info", "gpu_recovery"), (54, "warning", "cables"),
+    (4, "warning", "Look it up")])
 def test_recommended_actions(number: int, severity: str, words: str) -> None:
     """As NVIDIA's catalog says it."""
     action = xids.meaning_of(number).action

@@ -109,6 +109,15 @@ def test_a_free_gpu(offer: dict[str, str], pods: list[dict[str, str]], found: st
                                        for wanted in pods]) == found
 
 
+def test_shared_gpus_are_free_only_if_no_pod_has_any() -> None:
+    """A replica may be free although other programs use all of the memory."""
+    shared = {**node("n1"), "status": {"allocatable": {GPU: "4"}}}
+    shared["metadata"] = {**shared["metadata"], "labels": {"nvidia.com/gpu.replicas": "4"}}
+    pod: dict[str, Any] = {"spec": {"containers": [{"resources": {"limits": {GPU: "1"}}}]}}
+    assert check_pods.free_gpu(shared, []) == GPU and check_pods.free_gpu(shared, [pod]) == ""
+    assert check_pods.free_gpu(shared, [{**pod, "status": {"phase": "Succeeded"}}]) == GPU
+
+
 def test_an_init_container_uses_its_gpus_before_the_containers() -> None:
     spec = {"containers": [{"resources": {"limits": {GPU: "1"}}}, {}],
             "initContainers": [{"resources": {"limits": {GPU: "2"}}}]}
