@@ -153,8 +153,8 @@ def _of_finding(one: t.Mapping[str, str]) -> Cause:
 def _of_problem(component: str, one: Problem) -> tuple[str, Cause]:
     """(name of the Node, cause) of a problem of a component in a cluster."""
     cause = one.cause or " ".join(filter(None, (one.container, one.state, one.reason)))
-    return one.node or _CLUSTER, Cause(_title(component), cause, one.hint, tuple(one.log[-_LINES:]), 0,
-                                        one.level == "pending")
+    return one.node or _CLUSTER, Cause(
+        _title(component), cause, one.hint, tuple(one.log[-_LINES:]), waits=one.level == "pending")
 
 
 def _title(name: str) -> str:
