@@ -22,7 +22,8 @@ def disturbing_components(host: Data, level: str, driver: Data, tags: t.Collecti
     chosen = [name for name, part in parts.items()
               if part.get("placement") == "host" and part.get("disruption") != "never"
               and ("all" in tags or name in tags) and name not in skipped]
-    if "driver" in chosen and _waits(level, driver):
+    # The level of the driver may be stricter than that of the run.
+    if "driver" in chosen and _waits(str(parts["driver"].get("disruption") or level), driver):
         chosen.remove("driver")
     return chosen
 

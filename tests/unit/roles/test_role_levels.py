@@ -32,6 +32,14 @@ def template(text: str, variables: dict[str, Any]) -> Any:
     return templar.template(trust_as_template(text))
 
 
+@pytest.mark.parametrize(("own", "chosen"), [("reboot", ["driver"]), ("drain", []), ("never", [])])
+def test_a_driver_whose_own_level_forbids_its_reboot_does_not_disturb_its_node(own: str, chosen: list[str]) -> None:
+    """The level of the run is reboot. Otherwise each run would drain the Node for nothing."""
+    host = {"driver": {"placement": "host", "disruption": own}}
+    driver = {"pending": [{"needs": "reboot"}]}
+    assert disturbing_components.disturbing_components(host, "reboot", driver, ["all"]) == chosen
+
+
 def level(role: str, fleet: str | None, plan: str | None, **inventory: str) -> Any:
     """The level that the module of a role gets. fleet: the level of the plan; plan: that of the host, None without
     one."""
