@@ -47,6 +47,7 @@ class ActionModule(ControllerAction):
         "compare": {"type": "bool", "default": True},
         "check_pods": {"type": "raw", "default": 0},
         "startup_taint": {"type": "str", "default": ""},
+        "observe": {"type": "bool", "default": False},
         "timeout": {"type": "int", "default": 900},
         "enforce": {"type": "bool", "default": True},
     }
@@ -102,6 +103,7 @@ class ActionModule(ControllerAction):
         from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import rights
         from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
         from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.workloads import Workload
+        from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import node_lock, node_status
         from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout import check_pods, offered
         from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.checks import compared, verified
         from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.drift import differences, startup_taint
@@ -137,8 +139,13 @@ class ActionModule(ControllerAction):
             ready = [name for name in ready if not any(one.node == name and one.state == "failed" for one in ran)]
         if arguments["startup_taint"]:
             checks = compared(checks, startup_taint(client, arguments["startup_taint"], ready), check)
-        return {"checks": [one.as_dict() for one in checks], "verified": ready,
-                "pods": [one._asdict() for one in ran]}
+        found: Data = {"checks": [one.as_dict() for one in checks], "verified": ready,
+                       "pods": [one._asdict() for one in ran]}
+        if arguments["observe"]:
+            nodes = {*cluster["nodes"]["gpu"], *cluster["nodes"]["by_host"], *(cluster.get("rejected") or ())}
+            observed = node_status.read(client, str(cluster["namespace"]), nodes, node_lock.Holder.of_run())
+            found["observed"] = {name: one.as_dict() for name, one in observed.items()}
+        return found
 
     def _gather(self, task_vars: Data) -> Data:
         """Gathers new facts with the action of gpu_info, which copies pynvml to the host if it is missing."""

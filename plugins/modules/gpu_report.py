@@ -51,11 +51,31 @@ options:
         V(plan) and V(preflight) always show them.
     type: bool
     default: false
+  states:
+    description:
+      - Whether V(result) and V(state) also show the state of each host and GPU Node, V(NotReady), V(Upgrading),
+        V(Degraded), V(Disabled) or V(Ready). docs/states.md has the rules.
+      - Of a cluster, RV(gpuops.nvidia.gpu_verify#module:observed) is needed. Without it only the pods are known.
+    type: bool
+    default: false
+  fail_on:
+    description:
+      - States in which no host and no Node may be. If one is, the task fails and names it, after the report and the
+        files were written. This needs O(states).
+    type: list
+    elements: str
+    choices: [NotReady, Upgrading, Degraded, Disabled, Ready]
+    default: []
   html_path:
     description: A file on the controller for the report as one self-contained HTML page.
     type: path
   json_path:
     description: A file on the controller for the report as JSON. docs/preflight.md describes its keys.
+    type: path
+  metrics_path:
+    description:
+      - A file on the controller for the states as metrics of Prometheus. It is replaced atomically. A name that ends
+        with C(.prom), in the folder of the textfile collector of the node exporter, is scraped. This needs O(states).
     type: path
 """
 
@@ -70,6 +90,15 @@ EXAMPLES = r"""
   gpuops.nvidia.gpu_report:
     show: state
     health: true
+  run_once: true
+
+- name: Print the states, write them as metrics, and fail if a host or Node is not ready
+  gpuops.nvidia.gpu_report:
+    show: result
+    plan: "{{ plan }}"
+    states: true
+    metrics_path: /var/lib/prometheus/node-exporter/gpuops.prom
+    fail_on: [NotReady]
   run_once: true
 
 - name: Print all findings, and write them as JSON
@@ -96,6 +125,34 @@ json_path:
   returned: when O(json_path) is given
   type: str
   sample: /home/user/preflight.json
+metrics_path:
+  description: The file with metrics that was written, or in check mode would be written.
+  returned: when O(metrics_path) and O(states) are given
+  type: str
+  sample: /var/lib/prometheus/node-exporter/gpuops.prom
+states:
+  description:
+    - The state of each host and GPU Node, by the name of the Node or, if it is no Node, of the host. C(reason) is one
+      word, C(message) a sentence, C(since) a time if the cluster tells it. C(running) of C(driver), C(reboot_pending),
+      C(drift) and C(cordoned) are null if they are not known.
+  returned: when O(states) is true, and O(show) is V(result) or V(state)
+  type: dict
+  sample:
+    gpu-a1:
+      state: Ready
+      reason: AsPlanned
+      message: everything is as planned
+      since: "2026-11-22T07:10:47Z"
+      host: gpu-a1
+      driver: {desired: 595.91.07, running: 595.91.07}
+      reboot_pending: false
+      drift: false
+      cordoned: false
+state_counts:
+  description: The number of hosts and Nodes in each state.
+  returned: when O(states) is true, and O(show) is V(result) or V(state)
+  type: dict
+  sample: {NotReady: 0, Upgrading: 0, Degraded: 1, Disabled: 0, Ready: 7}
 findings:
   description:
     - The findings of the preflight, errors first. If O(show) is V(result) or V(state), only those about the health of

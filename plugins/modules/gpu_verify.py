@@ -116,6 +116,12 @@ options:
         In check mode the module only says what would run.
     type: raw
     default: 0
+  observe:
+    description:
+      - With O(cluster), whether to read RV(observed), on which the states of Nodes depend. This takes one list of Nodes
+        and one of the validator's pods.
+    type: bool
+    default: false
   timeout:
     description:
       - Seconds to wait for the components of a cluster. V(0) checks them once and does not wait.
@@ -211,6 +217,19 @@ pods:
   type: list
   elements: dict
   sample: [{node: gpu-a1, state: ok, reason: "", hint: ""}]
+observed:
+  description:
+    - What O(observe) has read about each GPU Node of the plan. A key is left out if its value is the usual one.
+    - C(ready) and C(ready_since), the condition Ready; C(cordoned); C(upgrade) and C(upgrade_since), the state of the
+      driver upgrade; C(held) and C(held_since), the controller of a run that holds the Node; C(left), why a killed or
+      failed run has left it out of service; C(operands), whether the label C(nvidia.com/gpu.deploy.operands) allows
+      operands; C(workload), if it is for virtual machines; C(labels), the deploy labels that are not C(true), by
+      component; C(mig), the state of the MIG layout; C(driver), its version; C(capacity) and C(offered), the numbers of
+      GPUs and MIG devices of the kubelet; C(gone_since), since when NFD sees no GPU; C(valid_since), since when the
+      validator's pod is ready.
+  returned: when O(observe) is true
+  type: dict
+  sample: {gpu-a1: {capacity: 8, offered: 8, driver: 595.91.07, valid_since: "2026-11-22T07:10:47Z"}}
 problems:
   description: One sentence for each component that is V(failed) or V(absent), as in the error message.
   returned: always

@@ -376,7 +376,7 @@ def samples(task_vars: Variables, host: str) -> list[Data] | None:
 
 
 def cluster(task_vars: Variables, plan: t.Mapping[str, t.Any] | None) -> Data | None:
-    """C({plan, operands, labels, checks}) of the cluster for a report, None if the run has no cluster.
+    """C({plan, operands, labels, checks, observed}) of the cluster for a report, None if the run has no cluster.
 
     plan: C(gpu_plan.cluster). Results of skipped tasks are ignored.
     """
@@ -384,8 +384,8 @@ def cluster(task_vars: Variables, plan: t.Mapping[str, t.Any] | None) -> Data | 
              for key, name in (("operands", OPERANDS), ("labels", DEPLOY_LABELS), ("checks", CLUSTER_CHECKS))}
     if not plan and not any(found.values()):
         return None
-    checked = found["checks"]
-    return {"plan": plan or None, **found, "checks": checked.get("checks") if checked else None}
+    checked = found["checks"] or {}
+    return {"plan": plan or None, **found, "checks": checked.get("checks"), "observed": checked.get("observed")}
 
 
 def unchanged_facts(task_vars: Variables, host: str) -> Data | None:

@@ -12,6 +12,9 @@ import typing as t
 from dataclasses import dataclass, field, fields
 
 Document = t.Mapping[str, t.Any]
+# Texts by which the kind of a problem is recognized: causes, and (beginnings of) states.
+LOST, OUTDATED = "the node is NotReady: its kubelet does not report to the API server", "the pod is outdated"
+LAYOUT, DIFFERS = "layout ", "differs from the plan"
 Model = t.TypeVar("Model")
 
 
@@ -49,6 +52,19 @@ class Problem:
     log_problem: str = ""
     waits_for: str = ""
     level: str = ""
+
+    @property
+    def kind(self) -> str:
+        """What is the problem: C(lost), the Node; C(difference) from the plan; C(layout), a MIG layout that is not
+        applied; C(outdated), a pod that is ready, but outdated; C(pod), one that is not ready."""
+        if self.state == DIFFERS:
+            return "difference"
+        if self.state.startswith(LAYOUT):
+            return "layout"
+        if self.cause == LOST:
+            return "lost"
+        # The container is named only if it is not ready.
+        return "outdated" if self.cause.startswith(OUTDATED) and not self.container else "pod"
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import typing as t
 from dataclasses import dataclass, field
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.checks import Check, Document, read
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node_status import NodeStatus
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,8 @@ class Cluster:
     """The cluster of a report.
 
     plan: C(gpu_plan.cluster), empty without a plan; server: the API server of a run without a plan; objects: None if
-    operands did not run; labelled: the Nodes whose labels were changed; checks: None if gpu_verify did not run.
+    operands did not run; labelled: the Nodes whose labels were changed; checks: None if gpu_verify did not run;
+    observed: the Nodes on which states depend, empty if gpu_verify did not read them.
     """
 
     plan: Document = field(default_factory=dict)
@@ -82,28 +84,61 @@ class Cluster:
     objects: t.Sequence[Change] | None = None
     labelled: t.Sequence[str] = ()
     checks: t.Sequence[Check] | None = None
+    observed: t.Mapping[str, NodeStatus] = field(default_factory=dict)
 
     @classmethod
     def of(cls, cluster: Document) -> Cluster:
-        """The cluster of C({plan, operands, labels, checks})."""
+        """The cluster of C({plan, operands, labels, checks, observed})."""
         operands, checks = cluster.get("operands") or {}, cluster.get("checks")
         objects = operands.get("objects")
         return cls(cluster.get("plan") or {}, operands.get("server") or "",
                    None if objects is None else [read(Change, one) for one in objects],
                    sorted((cluster.get("labels") or {}).get("nodes") or ()),
-                   None if checks is None else [Check.of(one) for one in checks])
+                   None if checks is None else [Check.of(one) for one in checks],
+                   {name: read(NodeStatus, one) for name, one in (cluster.get("observed") or {}).items()})
+
+
+@dataclass(frozen=True)
+class NodeState:
+    """The state of a host or Node. state: one of L(states.STATES); reason: one word; message: a sentence without a full
+    stop; since: since when (RFC 3339), empty if the cluster does not tell; host: the host, empty for a Node that is no
+    host of the run; desired: the version, or only the branch, of the driver in the plan, empty for none; running: the
+    version that is loaded, empty for none; running, reboot_pending, drift, cordoned: None if not known.
+    """
+
+    name: str
+    state: str
+    reason: str
+    message: str
+    since: str = ""
+    host: str = ""
+    desired: str = ""
+    running: str | None = None
+    reboot_pending: bool | None = None
+    drift: bool | None = None
+    cordoned: bool | None = None
+
+    def as_dict(self) -> dict[str, t.Any]:
+        """C({state, reason, message, host, driver: {desired, running}, reboot_pending, drift, cordoned}), and C(since)
+        if it is known."""
+        return {"state": self.state, "reason": self.reason, "message": self.message,
+                **({"since": self.since} if self.since else {}), "host": self.host,
+                "driver": {"desired": self.desired, "running": self.running},
+                "reboot_pending": self.reboot_pending, "drift": self.drift, "cordoned": self.cordoned}
 
 
 @dataclass(frozen=True)
 class Report:
     """A report. plan: the plan of gpu_policy, None if there is none; problem: why there is none, empty with a plan;
-    findings: as L(findings.Finding.as_dict) returns them."""
+    findings: as L(findings.Finding.as_dict) returns them; states: those of hosts and Nodes, None if they are not
+    shown."""
 
     plan: Document | None
     problem: str
     hosts: t.Mapping[str, Host]
     cluster: Cluster | None
     findings: t.Sequence[t.Mapping[str, str]]
+    states: t.Sequence[NodeState] | None = None
 
     @classmethod
     def of(cls, report: Document) -> Report:

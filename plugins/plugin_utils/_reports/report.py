@@ -13,7 +13,11 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import m
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.components import ON_HOSTS, SOFTWARE, by_name
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.wording import counted
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.checks import Document
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports import report_cluster, report_findings
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports import (
+    report_cluster,
+    report_findings,
+    report_states,
+)
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports.model import Host, HostCheck, Report, Step, Steps
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports.terminal import Cell, Style
 
@@ -137,6 +141,7 @@ def render_state(report: Report, style: Style) -> str:
              *_grouped("Pending", steps_by_hosts(report, pending=True), style)]
     lines += report_cluster.render_state(cluster, style) if cluster else []
     lines += report_findings.table(report.findings, style)
+    lines += report_states.render(report.states or (), style)
     return "\n".join([*lines, style.text(report.problem)] if report.problem else lines)
 
 
@@ -223,6 +228,7 @@ def render_result(report: Report, style: Style) -> str:
                                              "stopped before the end; see the error above", 0), "failed"))
     lines += report_cluster.render_result(cluster, style) if cluster else []
     lines += report_findings.table(report.findings, style)
+    lines += report_states.render(report.states or (), style)
     lines.append(style.entry("", verdict(report), 0))
     return "\n".join(lines)
 

@@ -9,6 +9,7 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.checks import Document
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.findings import counts
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports.model import NodeState
 
 SCHEMA = 1
 _PLAN = ("release", "policy", "format", "disruption", "placement", "notes", "explanations")
@@ -16,11 +17,13 @@ _PLAN = ("release", "policy", "format", "disruption", "placement", "notes", "exp
 _PART = ("state", "because", "version", "images")
 
 
-def document(report: Document, refusals: t.Sequence[Document]) -> Document:
-    """C({schema, plan, problem, refusals, findings, counts, hosts, cluster}).
+def document(report: Document, refusals: t.Sequence[Document],
+             states: t.Sequence[NodeState] | None = None) -> Document:
+    """C({schema, plan, problem, refusals, findings, counts, hosts, cluster, states}).
 
-    report: C({plan, problem, hosts, cluster, findings}); refusals: as gpu_policy returns them. hosts is
-    C({HOST: {plan, steps, pending, checks}}); plan, problem and cluster may be null.
+    report: C({plan, problem, hosts, cluster, findings}); refusals: as gpu_policy returns them; states: None if they are
+    not shown. hosts is C({HOST: {plan, steps, pending, checks}}), states C({NAME: STATE}) as L(NodeState.as_dict)
+    returns it; plan, problem, cluster and states may be null.
     """
     plan = report.get("plan")
     planned = plan["hosts"] if plan else {}
@@ -32,6 +35,7 @@ def document(report: Document, refusals: t.Sequence[Document]) -> Document:
         "hosts": {host: {"plan": planned.get(host), **{key: entry[key] for key in ("steps", "pending", "checks")}}
                   for host, entry in report["hosts"].items()},
         "cluster": _cluster(report.get("cluster")),
+        "states": None if states is None else {one.name: one.as_dict() for one in states},
     }
 
 

@@ -60,18 +60,20 @@ _ON_HOST = _part({
     "driver": Case("placement", {"none": _part({"placement": _TEXT})}, _part(_DRIVER)),
     "container_toolkit": Case("placement", {"host": _part({"placement": _TEXT, "version": _TEXT})},
                               _part({"placement": _TEXT})),
-    "mig_manager": _part({"selected": _MAYBE_TEXT}), "preview": _TEXTS})
+    "mig_manager": _part({"selected": _MAYBE_TEXT}), "preview": _TEXTS},
+    delivered=_TEXTS, node=_part(name=_TEXT))
 _POOL: dict[str, Shape] = {"count": _COUNT, "nodes": _TEXTS, "gpu": _MAYBE_TEXT, "os": _MAYBE_TEXT,
                            "kernel": _MAYBE_TEXT, "runtime": _MAYBE_TEXT}
 _PRESENT = {"state": OneOf(("present", "absent"))}
 _COMPONENTS = Fields({}, {"driver": Case("state", {"present": _part({
     **_PRESENT, "pools": _listed(images=_part({"driver": _TEXT}))})}, _part(_PRESENT, because=Nullable(_TEXTS)))},
     other=_part(_PRESENT, because=Nullable(_TEXTS), images=Nullable(_by_name(_TEXT))), closed=False)
+_REJECTED = Nullable(_by_name(_part({"message": _TEXT})))
 _CLUSTER_PLAN = _part(
     {"server": _MAYBE_TEXT, "namespace": _TEXT, "components": _COMPONENTS,
-     "nodes": _part({"gpu": _TEXTS, "cpu": _COUNT, "pools": _listed(**_POOL)})},
-    deploy=_part(on_host=Nullable(_by_name(_TEXTS))), render_to=_MAYBE_TEXT,
-    pools=Nullable(_listed(nodes=_TEXTS, driver=_part({"image": _TEXT}))))
+     "nodes": _part({"gpu": _TEXTS, "cpu": _COUNT, "pools": _listed(**_POOL)}, by_host=Nullable(_by_name(_TEXT)))},
+    deploy=_part(on_host=Nullable(_by_name(_TEXTS)), without_driver=Nullable(_TEXTS)), render_to=_MAYBE_TEXT,
+    rejected=_REJECTED, pools=Nullable(_listed(nodes=_TEXTS, driver=_part({"image": _TEXT}, version=_MAYBE_TEXT))))
 _PLACE = dict.fromkeys(("node", "container", "state", "reason", "message", "waits_for", "cause", "hint"), _MAYBE_TEXT)
 _CAUSE: dict[str, Shape] = {
     **dict.fromkeys(("where", "cause", "text", "hint"), _TEXT), "level": _STATE,
@@ -80,9 +82,14 @@ _CAUSE: dict[str, Shape] = {
 _CHECKS = Rows(_part({"component": _TEXT, "ok": Flag(), "state": _STATE, "detail": _TEXT, "hint": _TEXT,
                       "desired": _COUNT, "ready": _COUNT, "nodes": _listed(**_PLACE)},
                      causes=Nullable(_listed(**_CAUSE))), _MOST)
+_STATUS: dict[str, Shape] = {
+    **dict.fromkeys(("ready", "cordoned", "operands"), Flag()), **dict.fromkeys(("capacity", "offered"), _COUNT),
+    **dict.fromkeys(("ready_since", "upgrade", "upgrade_since", "held", "held_since", "left", "workload", "mig",
+                     "driver", "gone_since", "valid_since"), _TEXT), "labels": _by_name(_TEXT)}
 CLUSTER = _part(
     plan=Nullable(_CLUSTER_PLAN), checks=Nullable(_CHECKS),
     labels=Nullable(_part(nodes=Nullable(_by_name(Anything())))),
+    observed=Nullable(_by_name(_part({}, **_STATUS))),
     operands=Nullable(_part(server=_MAYBE_TEXT, objects=Nullable(_listed(
         action=_TEXT, component=_TEXT, object=_TEXT, reasons=_TEXTS)))))
 
@@ -104,7 +111,8 @@ def check(plan: Document, ahead: bool, **given: Document | None) -> None:
     plan: that of gpu_policy, empty without a plan; ahead: whether the report shows the findings of the plan; given:
     hosts and cluster, None if the user has not given them.
     """
-    whole = _part({**_PLAN, **({"checks": _FINDINGS} if ahead else {})}, cluster=Nullable(_CLUSTER_PLAN))
+    whole = _part({**_PLAN, **({"checks": _FINDINGS} if ahead else {})}, cluster=Nullable(_CLUSTER_PLAN),
+                  rejected=_REJECTED)
     shapes: dict[str, tuple[Shape, str]] = {
         "plan": (whole if "hosts" in plan else _REFUSED, "Set it to the complete result of gpu_policy."),
         "hosts": (HOSTS, "Give facts, checks, steps and pending of each host."),

@@ -12,7 +12,11 @@ import jinja2
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.components import by_name
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.findings import counts
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports import report as host
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports import report_cluster, report_findings
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports import (
+    report_cluster,
+    report_findings,
+    report_states,
+)
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports.model import Report
 
 # The most Nodes of one component on the page; the result of gpu_verify has all of them.
@@ -23,7 +27,8 @@ def page(report: Report) -> str:
     """The whole document."""
     title = ("GPU cluster" if not report.hosts else "GPU hosts and cluster") if report.cluster else "GPU hosts"
     return _template().render(
-        title=title, report=report, host=host, cluster=report_cluster, findings=report_findings, by_name=by_name,
+        title=title, report=report, host=host, cluster=report_cluster, findings=report_findings,
+        standing=report_states, by_name=by_name,
         tiles=_tiles(report), columns=host.columns(report), shown=_SHOWN,
         checked=any(entry.checks is not None for entry in report.hosts.values()))
 

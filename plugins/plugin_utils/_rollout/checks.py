@@ -10,7 +10,15 @@ import typing as t
 from dataclasses import replace
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.hidden import without_secrets
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.checks import Check, Problem, SharedProblem
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.checks import (
+    DIFFERS,
+    LAYOUT,
+    LOST,
+    OUTDATED,
+    Check,
+    Problem,
+    SharedProblem,
+)
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.workloads import Workload
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import mig_labels
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy_labels import LABELS
@@ -21,11 +29,9 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.drift impor
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.logs import SHOWN, Log
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.pods import NotReadyPod
 
-_LOST = Cause("the node is NotReady: its kubelet does not report to the API server",
-              "Repair {node}. When it is Ready again, its pods start without further action.",
+_LOST = Cause(LOST, "Repair {node}. When it is Ready again, its pods start without further action.",
               do=("kubectl describe node {node}",))
 _MAX_MESSAGE = 160  # characters of a message in the line of a problem
-_LAYOUT = "layout "  # the state of a problem begins with this word if a MIG layout is not applied yet
 
 
 class Outdated(t.NamedTuple):
@@ -115,7 +121,7 @@ def compared(found: t.Sequence[Check], differences: t.Sequence[Difference], chec
 
 def _difference(one: Difference, level: str) -> SharedProblem:
     where = _where(frozenset(one.nodes)) if one.nodes else ""
-    return SharedProblem(one.component, state="differs from the plan", cause=one.cause, hint=one.hint, level=level,
+    return SharedProblem(one.component, state=DIFFERS, cause=one.cause, hint=one.hint, level=level,
                          nodes=[*one.nodes], where=where, text=f"{where}: {one.cause}" if where else one.cause)
 
 
@@ -208,7 +214,7 @@ def _sentence(one: Problem, where: str) -> str:
     container = f" {one.container}" if one.container else ""
     reason = f", {one.reason}" if one.reason else ""
     message = f" (message: {_end(one.message)})" if one.message else ""
-    likely = "likely cause: " if one.level == "failed" and not one.state.startswith(_LAYOUT) else ""
+    likely = "likely cause: " if one.level == "failed" and not one.state.startswith(LAYOUT) else ""
     return f"{where}:{container} {one.state}{reason}; {likely}{one.cause}{message}"
 
 
@@ -235,12 +241,12 @@ def _outdated(one: Outdated, cluster: Cluster) -> Cause:
         do = ("kubectl drain {node} --ignore-daemonsets", delete, "kubectl uncordon {node}")
     else:
         hint = "Delete the pod when workloads on its Node may be interrupted."
-    return Cause(f"the pod is outdated{images} and keeps running until it is deleted", hint, do=do)
+    return Cause(f"{OUTDATED}{images} and keeps running until it is deleted", hint, do=do)
 
 
 def _layout(layout: mig_labels.NodeMig, pod: str, namespace: str) -> Problem:
     cause, hint = mig_labels.explain(layout, namespace, pod)
-    reason = f"{_LAYOUT}{layout.layout} {layout.state or 'not started'}"
+    reason = f"{LAYOUT}{layout.layout} {layout.state or 'not started'}"
     problem = _problem(NotReadyPod("mig_manager", layout.node, pod, "", reason), _LOST,
                        "failed" if layout.state == mig_labels.FAILED else "pending")
     return replace(problem, cause=cause, hint=hint)

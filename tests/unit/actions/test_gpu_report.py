@@ -110,7 +110,8 @@ def test_anything_that_is_given_by_hand_is_shown_or_one_error(
         options[option] = spoil(rng, options[option])
     if not isinstance(options[option], dict):
         return  # Ansible refuses it
-    found = report(show, html_path=str(tmp_path / "page.html"), json_path=str(tmp_path / "report.json"), **options)
+    found = report(show, html_path=str(tmp_path / "page.html"), json_path=str(tmp_path / "report.json"), states=True,
+                   metrics_path=str(tmp_path / "states.prom"), **options)
     assert not found.get("failed") or found["error"]["path"].split(".")[0].split("[")[0] == option, found["msg"]
 
 
@@ -184,6 +185,41 @@ def test_files_are_written_where_they_are_asked_for_and_said(printed: list[str],
     assert document["hosts"]["gpu01"]["steps"]["driver"][1]["id"] == "load module: nvidia"
     assert document["plan"]["release"] == "26.7.0" and document["refusals"] == []
     assert "gpu02" in paths["html"].read_text() and paths["html"].read_text().startswith("<!doctype html>")
+
+
+def test_states_are_shown_returned_and_written(printed: list[str], tmp_path: pathlib.Path) -> None:
+    paths = {name: str(tmp_path / f"states.{end}") for name, end in (("json_path", "json"), ("metrics_path", "prom"))}
+    found = report("result", plan=fleet()["plan"], states=True, **paths)
+    assert not found.get("failed")
+    assert found["state_counts"] == {"NotReady": 2, "Upgrading": 0, "Degraded": 1, "Disabled": 0, "Ready": 1}
+    assert "States: 1 Ready, 2 NotReady, 1 Degraded" in printed[0] and "Metrics: " in printed[-1]
+    assert json.loads(pathlib.Path(paths["json_path"]).read_text())["states"] == found["states"]
+    assert found["states"]["gpu02"] == {
+        "state": "Degraded", "reason": "Drift", "host": "gpu02", "reboot_pending": False, "drift": True,
+        "cordoned": None, "driver": {"desired": "595.91.07", "running": "580.126.20"},
+        "message": found["states"]["gpu02"]["message"]}
+    metrics = pathlib.Path(paths["metrics_path"]).read_text()
+    assert 'gpuops_node_state{node="gpu03",state="Ready"} 1' in metrics
+    assert [one.name for one in tmp_path.iterdir() if one.suffix == ".prom"] == ["states.prom"]
+
+
+def test_without_states_nothing_of_them_is_shown(printed: list[str], tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "states.prom"
+    for options in ({"show": "result"}, {"show": "plan", "states": True, "plan": {**fleet()["plan"], "checks": []}}):
+        found = report(**options, metrics_path=str(path), fail_on=["NotReady"])  # type: ignore[arg-type]
+        assert not found.get("failed") and not {"states", "metrics_path"} & found.keys() and not path.exists()
+    assert not any("States:" in line for line in printed)
+
+
+def test_a_state_that_must_not_be_fails_after_the_report(printed: list[str], tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "report.json"
+    options = {"plan": fleet()["plan"], "states": True, "json_path": str(path)}
+    found = report("result", fail_on=["NotReady", "Upgrading"], **options)
+    assert found["failed"] and found["msg"] == "gpu_status_fail_on is NotReady, Upgrading: 2 NotReady (gpu[01,04])."
+    assert "States: 1 Ready" in printed[0] and path.exists() and "gpu01" in found["states"]
+    assert not report("result", fail_on=["Upgrading"], **options).get("failed")
+    with pytest.raises(AnsibleError, match="value of fail_on must be one or more of: NotReady, Upgrading"):
+        report("result", fail_on=["Broken"], **options)
 
 
 def test_check_mode_writes_nothing_and_says_what_would_change(printed: list[str], tmp_path: pathlib.Path) -> None:

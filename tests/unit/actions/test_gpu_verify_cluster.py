@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.action import gpu_verify
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.workloads import workload
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy_labels import LABELS
 from ansible_collections.gpuops.nvidia.tests.unit.inventory.test_inventory_vars import task_vars
 from ansible_collections.gpuops.nvidia.tests.unit.simulated import fakes
 from ansible_collections.gpuops.nvidia.tests.unit.simulated.acting import act
@@ -76,6 +77,17 @@ def test_check_mode_looks_once(api: ApiServer, told: list[str]) -> None:
     found = verified(True, cluster=cluster(api, 0))
     assert [one["state"] for one in found["checks"]] == ["ok", "pending"] and not found.get("failed")
     assert api.sent("list").count(f"list /apis/apps/v1/namespaces/{fakes.NAMESPACE}/daemonsets") == 1 and told == []
+
+
+def test_what_states_depend_on_is_read_if_it_is_asked_for(api: ApiServer, told: list[str]) -> None:
+    made = cluster(api)
+    assert "observed" not in verified(cluster=made)
+    before = len(api.sent("list"))
+    found = verified(cluster=made, observe=True)
+    more = api.sent("list")[before:]
+    plain = api.sent("list")[:before]
+    assert len(more) == len(plain) + 2 and sum("pods" in one for one in more) == sum("pods" in one for one in plain) + 1
+    assert set(found["observed"]) == {"n1"} and set(found["observed"]["n1"]["labels"]) == set(LABELS)
 
 
 def test_what_the_run_has_just_seen_is_not_asked_again(api: ApiServer, told: list[str]) -> None:

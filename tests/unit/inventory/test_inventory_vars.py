@@ -123,11 +123,12 @@ def test_checks() -> None:
 def test_a_cluster_is_what_one_host_has_registered() -> None:
     skipped, plan = {"skipped": True}, {"namespace": "x"}
     assert inventory_vars.cluster(task_vars(a={"operands_result": skipped}), None) is None
-    one = {"operands_result": {"objects": []}, "deploy_labels_result": skipped, "preflight_cluster": {"checks": [1]}}
+    one = {"operands_result": {"objects": []}, "deploy_labels_result": skipped,
+           "preflight_cluster": {"checks": [1], "observed": {"a": {}}}}
     assert inventory_vars.cluster(task_vars(a={}, b=one), plan) == {
-        "plan": plan, "operands": {"objects": []}, "labels": None, "checks": [1]}
+        "plan": plan, "operands": {"objects": []}, "labels": None, "checks": [1], "observed": {"a": {}}}
     assert inventory_vars.cluster(task_vars(a={}), plan) == {
-        "plan": plan, "operands": None, "labels": None, "checks": None}
+        "plan": plan, "operands": None, "labels": None, "checks": None, "observed": None}
 
 
 def test_hosts_that_limit_leaves_out() -> None:

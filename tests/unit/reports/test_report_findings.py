@@ -116,7 +116,9 @@ def test_page() -> None:
 
 def test_data() -> None:
     document = json.loads(json.dumps(report_data.document(report(), [])))
-    assert set(document) == {"schema", "plan", "problem", "refusals", "findings", "counts", "hosts", "cluster"}
+    assert set(document) == {"schema", "plan", "problem", "refusals", "findings", "counts", "hosts", "cluster",
+                             "states"}
+    assert document["states"] is None
     assert document["counts"] == {"error": 2, "warning": 2, "info": 0}
     assert document["hosts"]["gpu-a1"]["plan"]["driver"]["version"] == "595.91.07"
     assert document["hosts"]["gpu-l2"]["plan"] is None

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.checks import Open, Progress, Waiting
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.checks import Check, Open, Progress, Waiting
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import MPS_DAEMON
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.workloads import Workload, workload
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.rollout import Rollout
@@ -255,6 +255,7 @@ def test_the_first_cause_on_a_node_is_the_reason() -> None:
     assert [check["state"] for check in checks.values()] == ["failed", "pending", "pending", "pending"]
     assert checks["device_plugin"]["detail"] == "1/2 ready; waits for driver on n2"
     assert checks["device_plugin"]["nodes"][0]["waits_for"] == "driver"
+    assert kinds(checks["driver"]) == kinds(checks["device_plugin"]) == ["pod"]
 
 
 def test_what_the_host_delivers_is_looked_for_on_the_host() -> None:
@@ -270,6 +271,7 @@ def test_a_lost_node_is_named_and_soon_not_waited_for() -> None:
     checks, _told, seconds = follow(client, ["driver"])
     assert checks["driver"]["state"] == "pending" and "n2: driver-ctr" in checks["driver"]["detail"]
     assert "NotReady" in checks["driver"]["detail"] and 15 <= seconds < 25
+    assert kinds(checks["driver"]) == ["lost"]
 
 
 def test_a_lost_node_that_is_not_counted_is_named_too() -> None:
@@ -279,6 +281,7 @@ def test_a_lost_node_that_is_not_counted_is_named_too() -> None:
     check = follow(client, ["driver"])[0]["driver"]
     assert check["state"] == "pending"
     assert check["detail"].startswith("1/1 ready; n2: not counted; the node is NotReady")
+    assert kinds(check) == ["lost"]
 
 
 def test_a_lost_node_does_not_end_the_wait_for_others() -> None:
@@ -296,6 +299,11 @@ def revisions(*tags: str) -> list[dict[str, Any]]:
              "data": {"spec": {"template": {"spec": {"containers": [
                  {"image": f"r.example:5000/nvidia/driver:{tag}"}]}}}}}
             for number, (name, tag) in enumerate(zip(["old"] * (len(tags) - 1) + ["new"], tags), 9)]
+
+
+def kinds(check: dict[str, Any]) -> list[str]:
+    """The kinds of the problems of a check, as a report of its JSON reads them."""
+    return [one.kind for one in Check.of(check).nodes]
 
 
 def outdated(ready: bool = True, image: str = "nvcr.io/nvidia/driver:570.158.01-ubuntu22.04",
@@ -320,6 +328,7 @@ def test_driver_pods_that_are_outdated_are_named_with_what_to_do(ready: bool) ->
     assert check["nodes"][0]["do"] == ["kubectl drain n2 --ignore-daemonsets",
                                        "kubectl -n gpu-operator delete pod driver-n2", "kubectl uncordon n2"]
     assert "drain n2, delete the pod" in check["hint"]
+    assert kinds(check) == ["outdated" if ready else "pod"]
 
 
 def test_a_driver_manager_that_may_evict_needs_no_drain() -> None:
@@ -504,6 +513,7 @@ def test_a_layout_that_does_not_end_is_pending_with_its_node() -> None:
     checks, _told, seconds = follow(client, ["mig_manager"], timeout=30)
     assert seconds >= 30 and checks["mig_manager"]["state"] == "pending"
     assert "n1: layout all-1g.10gb pending" in checks["mig_manager"]["detail"]
+    assert kinds(checks["mig_manager"]) == ["layout"]
     assert "node_drain" in checks["mig_manager"]["hint"]
 
 
