@@ -117,10 +117,9 @@ from ansible.plugins.inventory import BaseInventoryPlugin, Cacheable, Constructa
 from ansible.utils.unsafe_proxy import wrap_var
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._files import digest, read_bytes
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.wording import some_of
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.wording import SHOWN, fold, some_of
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import inventory_nodes
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.label_nodes import SHOWN, fold
 
 # No Node may have these names: tasks for the controller would run on it.
 _ANSIBLES = ("all", "ungrouped", *LOCALHOST)

@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 from lab.stages import ROOT
-from tests.bench import cluster, features, fleet, labels, mig, resolve
+from tests.bench import cluster, features, fleet, labels, mig, resolve, states
 from tests.integration import user
 
 HOST = "gpu-a2"
@@ -71,6 +71,7 @@ def main() -> int:
         ("  changed", str(len(last.changed(HOST))), "0", not last.changed(HOST)),
         *cluster.rows(CALIBRATOR_SECONDS / statistics.median(small)),
         *resolve.rows(),
+        *states.rows(),
         *labels.rows(),
         *features.rows(),
         *mig.rows(),

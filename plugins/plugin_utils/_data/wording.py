@@ -5,7 +5,11 @@
 
 from __future__ import annotations
 
+import re
 import typing as t
+
+SHOWN = 12  # the maximum number of names, or ranges of names, that fold shows
+_NUMBERED = re.compile(r"([^.]*?)(\d+)([^\d.]*(?:\..*)?)")
 
 
 def counted(count: int, noun: str) -> str:
@@ -36,3 +40,34 @@ def labels_stay(nodes: str, labels: t.Sequence[str], may_end: bool = False) -> s
         f"Set gpu_disruption: drain to remove {them}"
     return (f"{nodes}: {', '.join(labels)} {stay}, because the removal would end driver or MPS pods that GPU clients "
             f"use. {how}.")
+
+
+def fold(names: t.Iterable[str]) -> str:
+    """Names as ranges, such as C(gpu-[000-019,025], login), with at most SHOWN names or ranges."""
+    groups: dict[tuple[str, int, str], list[int]] = {}
+    pieces = []
+    for name in sorted(names):
+        match = _NUMBERED.fullmatch(name)
+        if match:
+            groups.setdefault((match[1], len(match[2]), match[3]), []).append(int(match[2]))
+        else:
+            pieces.append((name, 1))
+    for (start, width, end), numbers in sorted(groups.items()):
+        ranges = _ranges(sorted(numbers))
+        listed, shown = ranges[:SHOWN], sum(last - first + 1 for first, last in ranges[:SHOWN])
+        text = ",".join("-".join(f"{number:0{width}d}" for number in sorted({*one})) for one in listed)
+        more = f" and {len(numbers) - shown} more" if shown < len(numbers) else ""
+        pieces.append((f"{start}{f'[{text}]' if len(numbers) > 1 else text}{end}{more}", len(numbers)))
+    left = sum(count for _name, count in pieces[SHOWN:])
+    return ", ".join(name for name, _count in pieces[:SHOWN]) + (f" and {left} more" if left else "")
+
+
+def _ranges(numbers: t.Sequence[int]) -> list[tuple[int, int]]:
+    """(first, last) of each sequence of consecutive numbers."""
+    found: list[tuple[int, int]] = []
+    for number in numbers:
+        if found and number == found[-1][1] + 1:
+            found[-1] = (found[-1][0], number)
+        else:
+            found.append((number, number))
+    return found

@@ -70,6 +70,8 @@ _TIME = "%Y-%m-%dT%H:%M:%SZ"
 MIG_DEFAULT = "all-disabled"
 # The state of a Node's layout, and why it failed: written by the vendor's MIG manager or by node_mig.
 MIG_STATE, MIG_REASON = f"{MIG_CONFIG}.state", "gpuops.nvidia/mig-reason"
+# The state of a layout that was not applied, and those of a change that has not ended.
+MIG_FAILED, MIG_UNDER_WAY = "failed", ("pending", "rebooting")
 SANDBOX = ("vm-passthrough", "vm-vgpu")
 
 _WORDS = {

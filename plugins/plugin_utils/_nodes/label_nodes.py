@@ -5,14 +5,13 @@
 
 from __future__ import annotations
 
-import re
 import time
 import typing as t
 from dataclasses import replace
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError, InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Result, diff_entry
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import label_keys
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import label_keys, wording
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.label_keys import WORKLOAD, Labels
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.wording import labels_stay, mig_manager_not_started
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import rights
@@ -30,8 +29,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy_labels
 )
 
 PAUSE = 2.0  # seconds between two requests while labels of NFD are awaited
-SHOWN = 12  # the maximum number of names, or ranges of names, in a text
-_NUMBERED = re.compile(r"([^.]*?)(\d+)([^\d.]*(?:\..*)?)")
+fold = wording.fold
 
 
 class Foreign(t.TypedDict):
@@ -323,34 +321,3 @@ def diff(changes: t.Iterable[Change], kind: str = "Node") -> list[dict[str, str]
 def _text(labels: t.Mapping[str, str | None], annotations: t.Mapping[str, str | None]) -> str:
     return "".join(f"{kind} {key}={values[key]}\n" for kind, values in (("label", labels), ("annotation", annotations))
                    for key in sorted(values) if values[key] is not None)
-
-
-def fold(names: t.Iterable[str]) -> str:
-    """Names as ranges, such as C(gpu-[000-019,025], login), with at most SHOWN names or ranges."""
-    groups: dict[tuple[str, int, str], list[int]] = {}
-    pieces = []
-    for name in sorted(names):
-        match = _NUMBERED.fullmatch(name)
-        if match:
-            groups.setdefault((match[1], len(match[2]), match[3]), []).append(int(match[2]))
-        else:
-            pieces.append((name, 1))
-    for (start, width, end), numbers in sorted(groups.items()):
-        ranges = _ranges(sorted(numbers))
-        listed, shown = ranges[:SHOWN], sum(last - first + 1 for first, last in ranges[:SHOWN])
-        text = ",".join("-".join(f"{number:0{width}d}" for number in sorted({*one})) for one in listed)
-        more = f" and {len(numbers) - shown} more" if shown < len(numbers) else ""
-        pieces.append((f"{start}{f'[{text}]' if len(numbers) > 1 else text}{end}{more}", len(numbers)))
-    left = sum(count for _name, count in pieces[SHOWN:])
-    return ", ".join(name for name, _count in pieces[:SHOWN]) + (f" and {left} more" if left else "")
-
-
-def _ranges(numbers: t.Sequence[int]) -> list[tuple[int, int]]:
-    """(first, last) of each sequence of consecutive numbers."""
-    found: list[tuple[int, int]] = []
-    for number in numbers:
-        if found and number == found[-1][1] + 1:
-            found[-1] = (found[-1][0], number)
-        else:
-            found.append((number, number))
-    return found

@@ -20,9 +20,11 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy_labels
     CLIENT,
     LABELS,
     MIG_DEFAULT,
+    MIG_FAILED,
     MIG_MANAGER,
     MIG_REASON,
     MIG_STATE,
+    MIG_UNDER_WAY,
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node import NodeState
 
@@ -30,9 +32,9 @@ STATE = MIG_STATE
 PAUSED = "paused-for-mig-change"
 # The annotation that says why the last layout failed. The vendor's manager only writes this into its log.
 REASON = MIG_REASON
-SUCCESS, FAILED, PENDING, REBOOTING = "success", "failed", "pending", "rebooting"
+SUCCESS, FAILED = "success", MIG_FAILED
 # The states of a change that has not ended. The vendor's manager may reboot the host during a change.
-UNDER_WAY = (PENDING, REBOOTING)
+UNDER_WAY = PENDING, REBOOTING = MIG_UNDER_WAY
 # The deploy labels of operands, and of foreign pods, that have opened a GPU or read its MIG instances at their start.
 PAUSES = (*(LABELS[name] for name in ("device_plugin", "feature_discovery", "dcgm_exporter", "dcgm")),
           f"{DEPLOY}nvsm", CLIENT)

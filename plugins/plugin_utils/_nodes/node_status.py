@@ -8,10 +8,10 @@ from __future__ import annotations
 import datetime
 import re
 import typing as t
-from dataclasses import asdict, dataclass, field
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import upgrades
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.label_keys import NFD, OPERANDS, PCI, WORKLOAD
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.node_status import NodeStatus
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import Live, Object
@@ -35,44 +35,6 @@ _DRIVER = "nvidia.com/cuda.driver-version.full"
 _DRIVER_PARTS = tuple(f"nvidia.com/cuda.driver.{part}" for part in ("major", "minor", "rev"))
 # The annotation with the time at which a Node came into this state of an upgrade.
 _SINCE = {upgrades.WAIT: upgrades.WAITING_SINCE, upgrades.VALIDATION: upgrades.VALIDATING_SINCE}
-
-
-@dataclass(frozen=True)
-class NodeStatus:
-    """A Node, as far as its state depends on it. All times are as in the Kubernetes API (RFC 3339), empty if unknown.
-
-    ready, ready_since: its condition Ready, and the time of its last transition; cordoned; upgrade, upgrade_since: the
-    state of the driver upgrade, and since when the Node is in it or cordoned for it; held, held_since: the controller
-    of the run that holds the Node, empty for none; left: why it is out of service if a killed or failed run has left it
-    so; operands: whether no label of the user keeps all operands off; workload: C(vm-passthrough) or C(vm-vgpu), empty
-    for containers; labels: maps the components whose deploy label is not C(true) to its value, empty without the label;
-    mig: the state of the MIG layout; driver: the version of the driver that feature discovery has found; capacity,
-    offered: the numbers of GPUs and MIG devices that the kubelet has and offers; gone_since: since when NFD sees no
-    GPU; valid_since: since when the validator's pod is ready.
-    """
-
-    ready: bool = True
-    ready_since: str = ""
-    cordoned: bool = False
-    upgrade: str = ""
-    upgrade_since: str = ""
-    held: str = ""
-    held_since: str = ""
-    left: str = ""
-    operands: bool = True
-    workload: str = ""
-    labels: t.Mapping[str, str] = field(default_factory=dict)
-    mig: str = ""
-    driver: str = ""
-    capacity: int = 0
-    offered: int = 0
-    gone_since: str = ""
-    valid_since: str = ""
-
-    def as_dict(self) -> dict[str, t.Any]:
-        """The status as JSON. Values that are as in a Node without particulars are left out."""
-        usual = vars(NodeStatus())
-        return {key: value for key, value in asdict(self).items() if value != usual[key]}
 
 
 def read(client: Client, namespace: str, names: t.Collection[str], me: Holder) -> dict[str, NodeStatus]:

@@ -11,8 +11,8 @@ from __future__ import annotations
 import typing as t
 from dataclasses import dataclass, field
 
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.node_status import NodeStatus
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.checks import Check, Document, read
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node_status import NodeStatus
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.wording import counted
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.label_nodes import fold
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.wording import counted, fold
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports.model import NodeState
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports.states import (
     DEGRADED,

@@ -14,10 +14,14 @@ from dataclasses import dataclass, field, replace
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import upgrades
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.components import COMPONENTS, SOFTWARE
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.label_keys import OPERANDS, WORKLOAD
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.node_status import NodeStatus
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.checks import Check, Document, Problem
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy_labels import LABELS, MIG_STATE
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.mig_labels import FAILED, UNDER_WAY
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node_status import NodeStatus
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy_labels import (
+    LABELS,
+    MIG_FAILED,
+    MIG_STATE,
+    MIG_UNDER_WAY,
+)
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports.model import (
     Cluster,
     Host,
@@ -216,7 +220,7 @@ def _not_usable(one: Machine) -> Found | None:
 
 
 def _layout_pending(one: Machine) -> Found | None:
-    if one.node and one.node.mig in UNDER_WAY:
+    if one.node and one.node.mig in MIG_UNDER_WAY:
         return Found("MigLayoutPending", f"a MIG layout is being applied: {MIG_STATE} is {one.node.mig}")
     return None
 
@@ -315,8 +319,8 @@ def _layout_failed(one: Machine) -> Found | None:
     layout = next((problem for _name, problem in one.of_kind("layout")), None)
     if layout:
         return Found("MigLayoutFailed" if layout.level == "failed" else "MigLayoutPending", layout.cause.rstrip("."))
-    if one.node and one.node.mig == FAILED:
-        return Found("MigLayoutFailed", f"{MIG_STATE} is {FAILED}")
+    if one.node and one.node.mig == MIG_FAILED:
+        return Found("MigLayoutFailed", f"{MIG_STATE} is {MIG_FAILED}")
     return None
 
 

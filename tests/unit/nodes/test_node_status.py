@@ -9,12 +9,12 @@ import time
 from typing import Any, cast
 
 import pytest
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.node_status import NodeStatus
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import node_status
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy_labels import LABELS
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node_lock import Holder
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node_status import NodeStatus
 
 ME = Holder("here", 1, 1, 1795331447.0)
 EARLY, LATE = "2026-11-22T07:10:47Z", "2026-11-23T07:10:47Z"

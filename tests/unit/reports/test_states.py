@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.node_status import NodeStatus
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.checks import DIFFERS, LOST, OUTDATED, Problem
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node_status import NodeStatus
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports import report_states, states, webpage
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports.model import (
     Host,
