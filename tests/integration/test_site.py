@@ -155,7 +155,9 @@ def test_the_health_of_gpus_is_told(lab: LabHosts, hosts: Converged, tmp_path: P
     try:
         for host, words in faults.items():
             lab.sh(host, f"gpusim fault set {words}; until grep -q 'Xid.*95' /dev/kmsg; do sleep 0.1; done")
-        status = user.playbook("status", lab.wishes, gpu_report_json=str(document))
+        metrics = tmp_path / "states.prom"
+        status = user.playbook("status", lab.wishes, gpu_report_json=str(document),
+                               gpu_status_metrics_file=str(metrics))
         verify = user.playbook("verify", lab.wishes)
         assert (status.rc, verify.rc) == (0, 0), status.output + verify.output
         found = {(one["host"], one["check"], one["severity"]): one for one in
@@ -163,6 +165,14 @@ def test_the_health_of_gpus_is_told(lab: LabHosts, hosts: Converged, tmp_path: P
         assert set(found) == {
             ("gpu-a2", "xid", "warning"), ("gpu-a2", "ecc", "warning"), ("gpu-a2", "nvlink", "warning"),
             ("gpu-l1", "xid", "warning"), ("gpu-l1", "slowdown", "warning"), ("gpu-l1", "gpu_recovery", "error")}
+        states = json.loads(document.read_text())["states"]
+        assert {host: (one["state"], one["reason"], one["drift"]) for host, one in states.items()} == {
+            "gpu-a1": ("Ready", "AsPlanned", False), "gpu-a2": ("Degraded", "Xid", False),
+            "gpu-l1": ("Degraded", "GpuRecovery", False)}, status.output
+        assert "States: 1 Ready, 2 Degraded" in status.output
+        assert 'gpuops_node_state{node="gpu-l1",state="Degraded"} 1' in metrics.read_text()
+        failing = user.playbook("status", lab.wishes, gpu_status_fail_on=["NotReady", "Degraded"])
+        assert failing.rc != 0 and "2 Degraded (gpu-a2, gpu-l1)." in failing.output, failing.output
         xids = [found[host, "xid", "warning"] for host in faults]
         assert xids[0]["text"] == xids[1]["text"] and "2 times until " in xids[0]["detail"]
         for words in ("Findings:", "Xid 95", "--gpu-reset", "2 times"):
