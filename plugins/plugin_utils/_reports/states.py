@@ -110,7 +110,8 @@ class Machine:
     @property
     def drift(self) -> bool | None:
         """Whether the host or the Node differs from the plan, None if it was not compared with one."""
-        if not (self.has_plan and self.compared):
+        unknown = self.host is not None and (self.host.facts is None or self.host.checks is None)
+        if not self.has_plan or not self.compared or unknown or self.refused:
             return None
         return any(rule(self) is not None for rule in (_layout_failed, _outdated, _drifts))
 

@@ -210,6 +210,7 @@ def test_drift_and_reboots_are_told_whatever_the_state_is() -> None:
     assert state_of(node()).drift is False and state_of(node()).reboot_pending is None
     unknown = state_of(replace(host(), has_plan=False))
     assert unknown.drift is None and unknown.reboot_pending is False
+    assert state_of(host(None)).drift is None and state_of(replace(node(), refused="no")).drift is None
     waits = state_of(host(changed(facts("A100"), driver={"reboot_pending": True})))
     assert (waits.state, waits.reboot_pending, waits.running) == ("NotReady", True, "")
 
@@ -225,6 +226,7 @@ def test_hosts_and_nodes_of_a_run() -> None:
                                  if one.state != "Ready"} == {
         "gpu-03": ("NotReady", "ValidatorNotReady"), "gpu01": ("NotReady", "DriverNotLoaded"),
         "gpu02": ("Degraded", "Drift"), "gpu04": ("NotReady", "HostUnreachable")}
+    assert [found[name].drift for name in ("gpu02", "gpu03", "gpu04")] == [True, False, None]
     assert found["gpu02"].desired == "595.91.07" and found["gpu02"].running == "580.126.20"
 
 
