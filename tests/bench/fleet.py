@@ -1,8 +1,8 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Measures site.yml from an empty cluster to 1,000 Nodes with all operands ready, and C(kubectl apply) of the same
-objects.
+"""Measures site.yml from an empty cluster to 1,000 Nodes with all operands ready, C(kubectl apply) of the same objects,
+and status.yml on these Nodes.
 
 They run alternately, each in a cluster of its own, because the remains of thousands of pods would slow down the next
 measurement. Two measurements of the same kind differ by up to a seventh.
@@ -28,6 +28,7 @@ from tests.bench.cluster import inventory_of, lab_cluster
 from tests.integration import user
 
 NODES, ROUNDS, BUDGET, MEMORY, PATIENCE = 1000, 2, 1.3, 300, 900.0
+STATUS = 0.5  # the share of the time of site.yml that status.yml may take
 # Runs a command; the last line is the memory of its largest process in MiB.
 MEASURED = """import resource, subprocess, sys
 done = subprocess.run(sys.argv[1:])
@@ -40,12 +41,13 @@ Object = dict[str, Any]
 
 def rows() -> list[Row]:
     """The rows C((what, figure, budget, whether it is kept))."""
-    ours, plain, mib, late = [], [], [], []
+    ours, plain, mib, late, reads = [], [], [], [], []
     for _number in range(ROUNDS):
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             with lab_cluster("--gpu", str(NODES)) as kubeconfig:
                 took, memory = site(kubeconfig, folder)
+                reads.append(status(folder)[0] / took)
                 labels = {one["metadata"]["name"]: {key: value for key, value in one["metadata"]["labels"].items()
                                                     if key.startswith("nvidia.com/")} for one in nodes(kubeconfig)}
                 late += lacking(Client(kubeconfig))
@@ -61,6 +63,7 @@ def rows() -> list[Row]:
         (f"  seconds for {sum(pods.values())} pods: site.yml / kubectl",
          " ".join(f"{one:.0f}/{other:.0f}" for one, other in zip(ours, plain)), "", True),
         ("  DaemonSets that were not ready when it ended", ", ".join(late) or "0", "0", not late),
+        (f"  status.yml on {NODES} Nodes, against site.yml", f"{max(reads):.2f}", f"< {STATUS}", max(reads) < STATUS),
         ("  memory of the largest process, MiB", f"{max(mib):.0f}", f"< {MEMORY}", max(mib) < MEMORY),
     ]
 
@@ -79,6 +82,15 @@ def site(kubeconfig: str, folder: Path) -> tuple[float, float]:
     if rendered.rc:
         raise SystemExit(rendered.output)
     return took, float(ran.stdout.splitlines()[-1])
+
+
+def status(folder: Path) -> tuple[float, str]:
+    """C((seconds, output)) of a run of status.yml with the inventory that L(site) has written to a folder."""
+    started = time.monotonic()
+    ran = user.playbook("status", [folder / "inventory.yml"], gpu_report_json=str(folder / "report.json"))
+    if ran.rc:
+        raise SystemExit(ran.output)
+    return time.monotonic() - started, ran.output
 
 
 def apply(kubeconfig: str, folder: Path, labels: dict[str, dict[str, str]], pods: dict[str, int]) -> float:

@@ -161,7 +161,8 @@ def _upgrading(one: Machine) -> Found | None:
     if not one.node or state in ("", upgrades.DONE, upgrades.FAILED, upgrades.REQUIRED):
         return None
     reason = camel(state) if state in _UPGRADES else "UpgradeInProgress"
-    return Found(reason, f"{upgrades.STATE} is {state}", one.node.held_since or one.node.upgrade_since)
+    left = f"; {one.node.left}".rstrip(".") if one.node.left else ""
+    return Found(reason, f"{upgrades.STATE} is {state}{left}", one.node.held_since or one.node.upgrade_since)
 
 
 def _held(one: Machine) -> Found | None:
@@ -475,9 +476,11 @@ def _on_nodes(cluster: Cluster, names: t.Iterable[str]) -> dict[str, Machine]:
     for name in names:
         elsewhere = on_host.get(name) or ()
         wanted = delivered.difference(elsewhere, ("driver",) if name in without else ())
+        # A Node that has been deleted since the plan was made is not ready.
+        status = cluster.observed.get(name, NodeStatus(ready=False) if cluster.observed else None)
         found[name] = Machine(
-            name, node=cluster.observed.get(name), wanted=wanted, elsewhere=elsewhere, problems=problems.get(name, ()),
-            unready=unready, compared=cluster.checks is not None or not wanted,
+            name, node=status, wanted=wanted, elsewhere=elsewhere, problems=problems.get(name, ()), unready=unready,
+            compared=cluster.checks is not None or not wanted,
             desired=versions.get(name, "") if "driver" in wanted else "")
     return found
 

@@ -239,6 +239,18 @@ def test_a_host_and_its_node_are_one() -> None:
     assert found["gpu-03"].reason == "ValidatorNotReady" and found["gpu-03"].running == "595.91.07"
 
 
+def test_a_node_that_is_gone_is_not_ready() -> None:
+    made = alone()
+    made["cluster"]["observed"] = {name: {} for name in made["cluster"]["plan"]["nodes"]["gpu"][1:]}
+    found = report(made)
+    assert found["gpu-00"].reason == "NodeNotReady" and found["gpu-01"].state == "Ready"
+
+
+def test_an_upgrade_that_a_run_has_left_says_so() -> None:
+    left = state_of(node(upgrade="drain-required", left="An earlier run was killed."))
+    assert left.message == "nvidia.com/gpu-driver-upgrade-state is drain-required; An earlier run was killed"
+
+
 def test_a_node_that_only_its_host_serves_is_unknown_without_the_host() -> None:
     made = alone()
     made["cluster"]["plan"]["deploy"]["on_host"] = {"gpu-00": ["validator", "device_plugin", "feature_discovery",
