@@ -21,6 +21,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import (
     inventory_vars,
     settings,
     variable_names,
+    windows,
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.find import find_file
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import deploy_labels
@@ -73,6 +74,7 @@ class ActionModule(ControllerAction):
         "render_to": {"type": "str"},
         "sharing": {"type": "raw"},
         "monitoring": {"type": "dict"},
+        "maintenance_windows": {"type": "raw"},
         "take_over": {"type": "bool", "default": False},
         "facts": {"type": "dict"},
         "cluster_facts": {"type": "dict"},
@@ -91,6 +93,7 @@ class ActionModule(ControllerAction):
         wanted["proxy"] = _proxy.read(wanted["proxy"], "gpu_proxy")
         wanted["sharing"] = _sharing(wanted["sharing"], task_vars)
         wanted["monitoring"] = monitoring.read(wanted["monitoring"])
+        wanted["maintenance_windows"] = windows.parse(wanted["maintenance_windows"])
         wanted["take_over"] = arguments["take_over"]
         host_nodes.check(wanted)
         if wanted["take_over"] and not wanted["policy"]:
@@ -107,6 +110,8 @@ class ActionModule(ControllerAction):
         if arguments["resolve"]:
             plan = self._plan(policy, release, wanted, arguments, task_vars)
             plan["notes"] += result.pop("notes")
+            plan["notes"] += filter(None, [windows.note(wanted["maintenance_windows"], time.time())])
+            plan["windows"] = [one.as_dict() for one in wanted["maintenance_windows"]]
             plan["notes"] += variable_names.look_alikes(str(name) for values in variables.values() for name in values)
             return {"changed": False, **plan, **result}
         about = {"release": release.version, "policy": policy.origin, "format": policy.kind}

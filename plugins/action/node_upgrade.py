@@ -9,6 +9,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVEL
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.controller import ControllerAction
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.screen import tell
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Data
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import windows
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.find import find_file
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.refuse_operator import refuse_operator
@@ -31,6 +32,7 @@ class ActionModule(ControllerAction):
         "max_parallel": {"type": "int"},
         "max_unavailable": {"type": "str"},
         "max_fail_percentage": {"type": "int", "default": 0},
+        "windows": {"type": "raw"},
     }
 
     def work(self, arguments: Data, task_vars: Data) -> Data:
@@ -41,7 +43,7 @@ class ActionModule(ControllerAction):
         refuse_operator(client)
         terms = Terms(Holder.of_run(), str(cluster.get("disruption", LEVELS[0])))
         limits = Limits(arguments["max_parallel"], arguments["max_unavailable"], arguments["max_fail_percentage"],
-                        arguments["first"])
+                        arguments["first"], windows.parse(arguments["windows"], "windows"))
         check = bool(self._task.check_mode)
         upgrade = Upgrade(client, fleet.read(client, cluster, arguments["nodes"], check), terms, limits, tell)
         return upgrade.preview() if check else upgrade.run()

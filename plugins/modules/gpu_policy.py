@@ -139,6 +139,16 @@ options:
         (0, no alert) in watts, C(idle_percent) (5) and C(idle_minutes) (120), C(lost_hours) (6), C(throttled_percent)
         (10), C(fatal_xids) (a list of numbers).
     type: dict
+  maintenance_windows:
+    description:
+      - When a run may begin what disturbs a host or a Node, as a list of windows with these keys.
+      - C(start) (required), a local time in quotes, such as V(22:00). C(hours) (required), how long the window is open,
+        more than 0 and at most 168. These are hours that really pass, also in the nights in which the clocks change.
+      - C(days) (V(all)), a list of V(mon), V(tue), V(wed), V(thu), V(fri), V(sat) and V(sun). A window that is open
+        over midnight is on the day on which it opens.
+      - C(timezone) (V(UTC)), a name of the IANA time zone database that the controller knows, such as V(Europe/Berlin).
+      - Without windows, a run may begin at any time.
+    type: raw
   take_over:
     description:
       - Whether to make a plan for a cluster that a GPU Operator owns, which is refused otherwise. RV(cluster) then
@@ -413,6 +423,13 @@ batch:
   returned: success, unless a policy is only compared or exported
   type: int
   sample: 1
+windows:
+  description: The windows of O(maintenance_windows), each with C(days), C(start), C(hours) and C(timezone).
+  returned: success, with O(resolve)
+  type: list
+  elements: dict
+  sample:
+    - {days: [sat, sun], start: "22:00", hours: 6.0, timezone: Europe/Berlin}
 strict:
   description: The variable C(gpu_strict). With V(true) no host is changed if one host fails beforehand.
   returned: success, with O(resolve)

@@ -74,6 +74,15 @@ options:
       - The percentage of the Nodes that may fail before no further upgrade starts.
     type: int
     default: 0
+  windows:
+    description:
+      - The maintenance windows in which upgrades may begin, in the form of C(gpu_maintenance_windows). If there is
+        none, they may begin at any time.
+      - While all windows are closed, only upgrades that an earlier run has begun are finished. After a Node has been
+        upgraded, no further Node is begun for which the rest of the window is shorter than the longest upgrade of this
+        run. An upgrade that has begun is finished, also after the window has closed.
+      - Nodes that wait for a window are C(pending) and do not make the task fail.
+    type: raw
 seealso:
   - module: gpuops.nvidia.operands
   - module: gpuops.nvidia.node_maintenance
@@ -92,6 +101,13 @@ EXAMPLES = r"""
     kubeconfig: /etc/ansible/gpu-cluster.kubeconfig
     max_parallel: 4
     max_fail_percentage: 10
+
+- name: Begin upgrades only in the nights of the weekend
+  gpuops.nvidia.node_upgrade:
+    cluster: "{{ gpu_plan.cluster }}"
+    kubeconfig: /etc/ansible/gpu-cluster.kubeconfig
+    windows:
+      - {days: [sat, sun], start: "22:00", hours: 6, timezone: Europe/Berlin}
 """
 
 RETURN = r"""
@@ -100,8 +116,8 @@ nodes:
     - The Nodes that need an upgrade, in the order of their upgrade. C(driver) is the NVIDIADriver, empty for the
       section C(driver) of the policy; C(current) and C(desired) are the tags of the driver images; the Nodes of a
       C(batch) start at the same time, V(0) is for Nodes that do not start; C(seconds) is the duration of the upgrade.
-    - C(state) is C(upgraded), C(failed), C(skipped), C(pending) if C(disruption) or a GPU client forbids the upgrade,
-      C(waiting) if it has not started, or C(gone) if the Node was deleted meanwhile. C(reason) says why.
+    - C(state) is C(upgraded), C(failed), C(skipped), C(pending) if C(disruption), a GPU client or O(windows) forbids the
+      upgrade, C(waiting) if it has not started, or C(gone) if the Node was deleted meanwhile. C(reason) says why.
   returned: always
   type: list
   elements: dict
@@ -114,6 +130,11 @@ nodes:
       reason: ""
       batch: 1
       seconds: 214
+next_opening:
+  description: When the next of O(windows) opens, in UTC. Empty if no Node waits for one.
+  returned: always
+  type: str
+  sample: "2026-11-28T21:00:00Z"
 blocked:
   description: The pods that could not be evicted, each with C(node), C(pod) and C(reason).
   returned: failure

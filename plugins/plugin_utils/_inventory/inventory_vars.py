@@ -42,6 +42,8 @@ _PREVIEWED = ("driver", "container_toolkit", "mig_manager", *SOFTWARE)
 # The registered result of node_maintenance when it took the host's Node out of service.
 MAINTENANCE = "maintenance_result"
 SLURM = "maintenance_slurm_result"
+# Why a host waits for the next maintenance window; the playbook site sets it.
+LATER = "maintenance_later"
 
 # Variables of users: the name of a host's Node, its profile (L(profiles)), and the device plugin's configuration for
 # its Node (L(device_plugin)).
@@ -289,7 +291,11 @@ def steps_of(task_vars: Variables, host: str, what: str) -> dict[str, list[Data]
 
 def _of_executed(task_vars: Variables, host: str, result: Data) -> Data:
     """The result of a module. If the host's Node or its node of Slurm stayed in service, the module ran in check mode,
-    so all steps are pending."""
+    so all steps are pending. If the host waits for a maintenance window, this is the reason of its pending steps."""
+    later = task_vars["hostvars"].raw_get(host).get(LATER)
+    if later:
+        return {**result, "pending": [step if step.get("needs") == "never" else {**step, "pending_reason": str(later)}
+                                      for step in result.get("pending") or ()]}
     maintenance = _registered(task_vars, host, MAINTENANCE)
     obstacles = _registered(task_vars, host, SLURM).get("pending") or maintenance.get("pending")
     if not obstacles:

@@ -47,12 +47,13 @@ DEFAULTS: t.Dict[str, object] = {
     "sharing": None,
     "monitoring": None,
     "max_unavailable": 1,
+    "maintenance_windows": [],
     "strict": False,
 }
 
 _LISTS = ("pull_secrets", "node_os")
 # The options whose values are checked where they are used.
-_ANY = ("policy", "placement", "proxy", "sharing", "monitoring", "max_unavailable", "strict")
+_ANY = ("policy", "placement", "proxy", "sharing", "monitoring", "max_unavailable", "maintenance_windows", "strict")
 
 # (pattern, allowed values as text). Without this check, an API server or a registry would refuse another value only
 # after other changes.

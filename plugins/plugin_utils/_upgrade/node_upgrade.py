@@ -97,7 +97,7 @@ class NodeUpgrade:
         ended = self._maintenance(check=True, begun=begun).ended()
         steps = list(begun.steps)
         at = next((index for index, step in enumerate(steps) if step.action in ("evict", "pause")), len(steps))
-        return [*steps[:at], *waits, *steps[at:], _replace_step(self.one), *ended.steps], [], list(begun.staying)
+        return [*steps[:at], *waits, *steps[at:], replace_step(self.one), *ended.steps], [], list(begun.staying)
 
     def _previewed(self) -> Outcome:
         """The outcome of taking the Node out of service, in check mode. Raises GpuopsError."""
@@ -132,7 +132,7 @@ class NodeUpgrade:
         """The steps that the level forbids; empty if the upgrade may start. Below the level drain, the Node is not
         cordoned, so new jobs would start while the upgrade waits for others."""
         if not allows(self._terms.level, "idle"):
-            return [_replace_step(self.one).pending(level_too_low(self._terms.level, "idle"))]
+            return [replace_step(self.one).pending(level_too_low(self._terms.level, "idle"))]
         return [] if self._evicts else [
             _wait_step(name).pending("it has not ended; below the level 'drain' no run waits for it")
             for name in self._jobs()]
@@ -159,7 +159,7 @@ class NodeUpgrade:
             if not _is_lost(error):
                 self._maintenance(begun=begun, reason=error.message, mark=_failed).ended()
             raise
-        return [*begun.steps, _replace_step(self.one), *resumed, *ended.steps], []
+        return [*begun.steps, replace_step(self.one), *resumed, *ended.steps], []
 
     @property
     def _evicts(self) -> bool:
@@ -425,7 +425,7 @@ class NodeUpgrade:
             self._terms.sleep(_PAUSE)
 
 
-def _replace_step(one: Candidate) -> Step:
+def replace_step(one: Candidate) -> Step:
     """The step that replaces the driver pod of a Node, or finishes the upgrade if the pod is replaced already."""
     if not one.pod:
         return Step("finish the upgrade", f"Node {one.name}", f"its state is {one.state or 'unknown'}", "idle")

@@ -6,6 +6,9 @@
 A Node that cannot be taken out of service is skipped, for example because a disruption budget forbids it. If an error
 occurs after that, the Node has failed. If more Nodes fail than Limits.max_fail allows, no further upgrade starts. An
 interrupted upgrade comes first, a Node that an earlier run has failed to upgrade last.
+
+While all maintenance windows are closed, only upgrades that have begun are finished, because a Node is safest in
+service. A Node is not begun either if the rest of the window is shorter than the longest upgrade of this run.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._result import (
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import upgrades
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.wording import counted
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import windows
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import kinds, rights
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import Live
@@ -35,7 +39,11 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node import N
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node_lock import holder_of
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.upgrade_policy import most_unavailable
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._upgrade.fleet import Candidate, Fleet, Group, unavailable
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._upgrade.node_upgrade import NodeUpgrade, Terms
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._upgrade.node_upgrade import (
+    NodeUpgrade,
+    Terms,
+    replace_step,
+)
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._upgrade.slots import Slots, Waiting
 
 UPGRADED, FAILED, SKIPPED, PENDING, WAITING = "upgraded", "failed", "skipped", "pending", "waiting"
@@ -52,12 +60,13 @@ _Done = t.Tuple[t.List[Step], t.List[PendingStep]]
 class Limits:
     """The limits of a run. max_parallel, max_unavailable: limits that replace those of the policy if they are stricter,
     None for none; max_fail: the percentage of the Nodes that may fail; first: the Nodes that are upgraded before all
-    others. Raises InputError for numbers that are not allowed."""
+    others; windows: when upgrades may begin, none for always. Raises InputError for numbers that are not allowed."""
 
     max_parallel: int | None = None
     max_unavailable: str | None = None
     max_fail: int = 0
     first: t.Sequence[str] = ()
+    windows: windows.Windows = ()
 
     def __post_init__(self) -> None:
         if (self.max_parallel or 0) < 0:
@@ -147,6 +156,8 @@ class Upgrade:
         self._stuck: set[str] = set()
         self._numbers: dict[str, int] = {}
         self._beside = False  # whether another run upgrades Nodes
+        # Why the maintenance windows keep Nodes waiting, and when the next one opens; empty if they do not.
+        self._late, self._opens = "", ""
         for one in order:
             # An upgrade that has begun is finished or undone, whatever the user wants now.
             reason = "" if one.can_be_undone or one.must_be_finished else one.excluded
@@ -219,6 +230,9 @@ class Upgrade:
             waiting = [one for one in waiting if one.name not in names]
             proved.update(one.set_name for one in chosen)
         self._numbers = {one.name: number for number, batch in enumerate(batches, 1) for one in batch}
+        about = windows.note(self._limits.windows, self._terms.now()) if self._todo else ""
+        if about:
+            self._tell(about)
         if not allows(self._terms.level, "idle"):
             return batches
         for number, batch in enumerate(batches[:_BATCHES], 1):
@@ -244,12 +258,16 @@ class Upgrade:
               ) -> list[Candidate]:
         """The candidates whose upgrade starts now. nodes: the current Nodes; proved: as in L(Slots)."""
         failed = set(self._progress.named(FAILED))
+        self._late, self._opens = "", ""
         if not waiting or len(failed) * 100 > self._limits.max_fail * len(self._todo):
             return []
         working = {upgrade.name: upgrade.one for upgrade in self._progress.working.values()}
         down = unavailable(nodes) - failed - working.keys()
         others = self._of_other_runs(nodes) - working.keys() - failed
         self._beside = bool(others)
+        self._late, self._opens = self._outside()
+        if self._late:
+            waiting = [one for one in waiting if _is_begun(one)]
         chosen: set[str] = set()
         for group in self._fleet.groups.values():
             busy = {name: one.set_name for name, one in working.items() if one.group == group.name}
@@ -262,6 +280,24 @@ class Upgrade:
                 mine = [one for one in mine if one.is_unfinished or one in first]
             chosen.update(slots.next(Waiting(one.name, one.set_name) for one in mine))
         return [one for one in waiting if one.name in chosen]
+
+    def _outside(self) -> tuple[str, str]:
+        """(why no further upgrade begins now, when the next window opens), empty if one may begin: the windows are
+        closed, or close too soon for an upgrade that takes as long as the longest one of this run."""
+        given, now = self._limits.windows, self._terms.now()
+        closes = windows.closes_at(given, now)
+        if closes is None:
+            return windows.closed(given, now), windows.stamp(windows.opens_at(given, now)[0])
+        longest = max(self._seconds(), default=0)
+        if now + longest < closes:
+            return "", ""
+        return (f"an upgrade took {longest} s in this run, and the maintenance window closes before that, at "
+                f"{windows.closing(given, closes)}; the next one opens at {windows.opening(given, closes)}",
+                windows.stamp(windows.opens_at(given, closes)[0]))
+
+    def _seconds(self) -> list[int]:
+        """How long the upgrades of this run took."""
+        return [row["seconds"] for row in self._progress.rows.values() if row["state"] == UPGRADED]
 
     def _of_other_runs(self, nodes: t.Sequence[Live]) -> set[str]:
         """The Nodes that other runs are upgrading now."""
@@ -297,15 +333,19 @@ class Upgrade:
 
     def _estimate(self, waiting: t.Collection[Candidate]) -> None:
         """Prints how long the upgrades of the waiting Nodes will take, by the duration of those that have ended."""
-        seconds = [row["seconds"] for row in self._progress.rows.values() if row["state"] == UPGRADED]
+        seconds = self._seconds()
         if not seconds or not waiting:
             return
         turns = []
         for group in self._fleet.groups.values():
             places = min(self._limits.parallel(group) or _THREADS, self._room[group.name])
             turns.append(-(-sum(one.group == group.name for one in waiting) // max(places, 1)))
-        minutes = max(turns) * sum(seconds) / len(seconds) / 60
-        self._tell(f"{counted(len(waiting), 'Node')} left, about {minutes:.0f} min")
+        expected = max(turns) * sum(seconds) / len(seconds)
+        given, now = self._limits.windows, self._terms.now()
+        closes = windows.closes_at(given, now)
+        more = "" if closes is None or now + expected < closes else (
+            f", but the maintenance window closes at {windows.closing(given, closes)}")
+        self._tell(f"{counted(len(waiting), 'Node')} left, about {expected / 60:.0f} min{more}")
 
     def _later(self, name: str, pending: t.Sequence[PendingStep]) -> None:
         self._progress.pending += pending
@@ -325,8 +365,8 @@ class Upgrade:
         failed = self._progress.named(FAILED)
         for one, pending in zip(waiting, self._forbidden(waiting)):
             room = self._room[one.group]
-            if pending:
-                self._later(one.name, pending)
+            if pending or self._late:
+                self._later(one.name, pending or [replace_step(one).pending(self._late)])
                 continue
             self._progress.end(one.name, WAITING, f"not started, because {fold(failed)} failed before. See "
                                "gpu_max_fail_percentage" if failed else
@@ -347,7 +387,7 @@ class Upgrade:
         """The result of the task."""
         done = self._progress
         result = outcome(done.steps, done.pending, plan_diff("node_upgrade", done.steps),
-                         nodes=list(done.rows.values()), warnings=staying_warnings(done.staying))
+                         nodes=list(done.rows.values()), warnings=staying_warnings(done.staying), next_opening=self._opens)
         unwanted = {name for name in done.named(SKIPPED) if name not in {*self._fleet.left, *self._stuck}
                     and self._fleet.candidates[name].excluded}
         ended = [name for name in done.named(FAILED, SKIPPED, WAITING) if done.rows[name]["reason"]
@@ -365,3 +405,8 @@ class Upgrade:
         more = f" The reasons of {len(told) - _NAMED} more are in nodes." if len(told) > _NAMED else ""
         return " ".join([f"The driver of {fold(names)} has not been upgraded.", *told[:_NAMED]]) + more + " ".join(
             ["", *filter(None, self._progress.hints)])
+
+
+def _is_begun(one: Candidate) -> bool:
+    """Whether an earlier run has begun the upgrade of a Node and left the Node out of service."""
+    return one.is_unfinished or one.has_failed and one.node.cordoned

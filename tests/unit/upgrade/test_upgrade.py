@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import upgrades
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import windows
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import marks
@@ -786,3 +788,134 @@ def test_wrong_limits_are_refused_with_their_path(site: Site) -> None:
 def test_which_nodes_are_next(slots: Slots, expected: list[str]) -> None:
     waiting = [Waiting("a", "s"), Waiting("b", "s"), Waiting("c", "s"), Waiting("x", "t")]
     assert slots.next(waiting) == expected
+
+
+# Saturday, 2026-11-28, 22:00 to 04:00 in Berlin, and seconds since 1970: a time before it, and when it opens.
+WINDOW = windows.parse([{"days": ["sat"], "start": "22:00", "hours": 6, "timezone": "Europe/Berlin"}])
+BEFORE, OPENS = 1795870800.0, 1795899600.0
+CLOSED = "the maintenance windows are closed until Sat 2026-11-28 22:00 (Europe/Berlin)"
+
+
+def reasons(result: Object, state: str = "pending") -> dict[str, str]:
+    """The reasons of the Nodes in a state."""
+    return {row["node"]: row["reason"] for row in result["nodes"] if row["state"] == state}
+
+
+def test_outside_of_the_windows_nothing_is_written(site: Site) -> None:
+    """The run succeeds, and says what waits and until when."""
+    site.clock.now = BEFORE
+    for check in (True, False):
+        result = site.upgrade(check=check, windows=WINDOW)
+        assert site.api.sent("patch", "delete", "post") == [] and not result["changed"] and not result.get("failed")
+        assert reasons(result) == {name: f"replace: driver Pod of Node {name}: {CLOSED}" for name in site.names}
+        assert [one["pending_reason"] for one in result["pending"]] == [CLOSED] * 4 and result["plan"] == []
+        assert result["next_opening"] == "2026-11-28T21:00:00Z"
+    assert site.told == [
+        f"gpu_maintenance_windows: {CLOSED}. Until then, no host or Node is begun that the run would disturb; what an "
+        "earlier run has begun is finished."] * 2
+    site.clock.now = OPENS
+    result = site.upgrade(windows=WINDOW)
+    assert site.is_done() and result["next_opening"] == "" and result["pending"] == []
+    assert "a maintenance window is open until Sun 2026-11-29 04:00 (Europe/Berlin)" in site.told[2]
+
+
+def test_at_a_level_that_forbids_the_upgrade_the_level_is_the_reason(site: Site) -> None:
+    site.clock.now = BEFORE
+    result = site.upgrade("never", windows=WINDOW)
+    assert all("gpu_disruption is 'never'" in reason for reason in reasons(result).values()) and len(
+        reasons(result)) == 4
+
+
+def slow(site: Site, seconds: Mapping[str, float]) -> None:
+    """The driver of a Node takes this long to be loaded. seconds: by Node."""
+    answer = site.deleted
+
+    def deleted(request: Request) -> Reply:
+        site.clock.now += seconds.get(site.api.objects[request.path]["spec"]["nodeName"], 0)
+        return answer(request)
+
+    site.deleted = deleted  # type: ignore[method-assign]
+
+
+def test_a_node_that_has_begun_is_finished_after_the_window_has_closed(site: Site) -> None:
+    """The others wait for the next window, in which they are upgraded."""
+    site.clock.now = OPENS
+    slow(site, {"n2": 7 * 3600})
+    result = site.upgrade(windows=WINDOW)
+    assert site.of(result) == {"n1": "upgraded", "n2": "upgraded", "n3": "pending", "n4": "pending"}
+    assert not result.get("failed") and result["next_opening"] == "2026-12-05T21:00:00Z"
+    assert "closed until Sat 2026-12-05 22:00" in reasons(result)["n3"]
+    assert site.cordoned() == [] and site.states["n2"] == IN_ORDER and "n3" not in {
+        name for name, states in site.states.items() if len(states) > 1}
+    site.clock.now = OPENS + 7 * 86400
+    assert site.of(site.upgrade(windows=WINDOW)) == {"n3": "upgraded", "n4": "upgraded"} and site.is_done()
+
+
+def test_a_node_is_not_begun_if_an_upgrade_takes_longer_than_the_window_is_open(site: Site) -> None:
+    """The first Node takes 100 minutes. The second one fits, and a third one does not."""
+    site.clock.now = OPENS + 2 * 3600
+    slow(site, dict.fromkeys(site.names, 6000))
+    result = site.upgrade(windows=WINDOW)
+    assert site.of(result) == {"n1": "upgraded", "n2": "upgraded", "n3": "pending", "n4": "pending"}
+    assert reasons(result)["n3"].endswith(
+        "an upgrade took 6001 s in this run, and the maintenance window closes before that, at Sun 2026-11-29 04:00 "
+        "(Europe/Berlin); the next one opens at Sat 2026-12-05 22:00 (Europe/Berlin)")
+    assert not result.get("failed") and result["next_opening"] == "2026-12-05T21:00:00Z"
+    assert ("3 Nodes left, about 300 min, but the maintenance window closes at Sun 2026-11-29 04:00 (Europe/Berlin)"
+            in site.told)
+    assert site.clock.now < OPENS + 6 * 3600 and site.cordoned() == []
+
+
+@pytest.mark.parametrize("at", [2, 3, 5, 7, 9])
+def test_a_killed_upgrade_is_finished_outside_of_the_windows(site: Site, monkeypatch: pytest.MonkeyPatch, at: int
+                                                             ) -> None:
+    """And nothing else is begun."""
+    site.clock.now = OPENS
+    with monkeypatch.context() as patch:
+        kill(site, patch, at)
+        with pytest.raises(Killed):
+            site.upgrade(holder=GONE, windows=WINDOW)
+    site.clock.now = BEFORE + 86400 * 3
+    result = site.upgrade(windows=WINDOW)
+    assert site.of(result) == {"n1": "upgraded", **dict.fromkeys(("n2", "n3", "n4"), "pending")}
+    assert not result.get("failed") and site.cordoned() == [] and not site.held()
+    assert site.node("n1")["metadata"]["labels"][upgrades.STATE] == upgrades.DONE
+    assert site.pods() == ["driver-n2", "driver-n3", "driver-n4", "job-n2", "job-n3", "job-n4", "new-n1"]
+
+
+@pytest.mark.parametrize("cordoned", [True, False])
+def test_a_failed_node_is_finished_outside_of_the_windows_if_it_is_out_of_service(site: Site, cordoned: bool) -> None:
+    """If somebody has uncordoned it, jobs may run there."""
+    site.clock.now = OPENS
+    site.broken = {"n1"}
+    site.upgrade(windows=WINDOW)
+    assert site.cordoned() == ["n1"]
+    site.broken.clear()
+    del site.api.objects["/api/v1/namespaces/s/pods/new-n1"]
+    site.pod("new-n1", "n1", SET, {**DRIVER, "controller-revision-hash": "2"})
+    if not cordoned:
+        del site.node("n1")["spec"]["unschedulable"]
+    site.clock.now = BEFORE + 86400 * 3
+    result = site.upgrade(windows=WINDOW)
+    assert site.of(result)["n1"] == ("upgraded" if cordoned else "pending")
+    assert [site.of(result)[name] for name in ("n2", "n3", "n4")] == ["pending"] * 3 and not result.get("failed")
+
+
+def test_too_many_failures_are_reported_also_if_the_window_has_closed(site: Site) -> None:
+    site.clock.now = OPENS
+    site.broken = {"n1"}
+    slow(site, {"n1": 7 * 3600})
+    result = site.upgrade(windows=WINDOW)
+    assert result["failed"] and site.of(result) == {"n1": "failed", **dict.fromkeys(("n2", "n3", "n4"), "waiting")}
+
+
+def test_a_window_that_opens_during_a_run_is_used(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Node that an earlier run has begun takes until then."""
+    site.clock.now = BEFORE
+    with monkeypatch.context() as patch:
+        kill(site, patch, 5)
+        with pytest.raises(Killed):
+            site.upgrade(holder=GONE)
+    site.clock.now = OPENS - 3600
+    slow(site, {"n1": 3600})
+    assert set(site.of(site.upgrade(windows=WINDOW)).values()) == {"upgraded"} and site.is_done()
