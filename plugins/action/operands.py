@@ -5,13 +5,16 @@
 
 from __future__ import annotations
 
+import time
 import typing as t
+from dataclasses import replace
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVELS
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.controller import ControllerAction
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.screen import tell
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Data
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import windows
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.find import find_file
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import objects, ready
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
@@ -44,6 +47,7 @@ class ActionModule(ControllerAction):
         "drain_timeout": {"type": "int", "default": 600},
         "force": {"type": "bool", "default": False},
         "delete_emptydir_data": {"type": "bool", "default": False},
+        "windows": {"type": "raw"},
     }
 
     def work(self, arguments: Data, task_vars: Data) -> Data:
@@ -65,12 +69,14 @@ class ActionModule(ControllerAction):
         level = LEVELS[-1] if cluster is None else cluster.get("disruption", LEVELS[0])
         guard: Data = {} if cluster is None else {
             "guard": refuse_operator, "labels": bool((cluster.get("deploy") or {}).get("differs"))}
+        given = windows.parse(arguments["windows"], "windows")
         terms = _terms(arguments, level)
         kept: t.Collection[str] = () if cluster is None else deliver.kept_daemon_sets(cluster)
         leaving: Data = ((cluster or {}).get("deploy") or {}).get("leaving") or {}
         if arguments["take_over"]:
             result = deliver.adopted(client, wanted, components, check, level, kept, terms, tell, leaving)
         else:
+            terms = replace(terms, closed=lambda: windows.closed(given, time.time()))
             result = deliver.present(client, wanted, components, check, level=level, kept=kept, terms=terms,
                                      tell=tell, unfinished=(cluster or {}).get("unfinished"), leaving=leaving, **guard)
         if arguments["wait"] and not check:

@@ -116,8 +116,8 @@ nodes:
     - The Nodes that need an upgrade, in the order of their upgrade. C(driver) is the NVIDIADriver, empty for the
       section C(driver) of the policy; C(current) and C(desired) are the tags of the driver images; the Nodes of a
       C(batch) start at the same time, V(0) is for Nodes that do not start; C(seconds) is the duration of the upgrade.
-    - C(state) is C(upgraded), C(failed), C(skipped), C(pending) if C(disruption), a GPU client or O(windows) forbids the
-      upgrade, C(waiting) if it has not started, or C(gone) if the Node was deleted meanwhile. C(reason) says why.
+    - C(state) is C(upgraded), C(failed), C(skipped), C(pending) if C(disruption), a GPU client or O(windows) forbids
+      the upgrade, C(waiting) if it has not started, or C(gone) if the Node was deleted meanwhile. C(reason) says why.
   returned: always
   type: list
   elements: dict

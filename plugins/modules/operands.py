@@ -175,6 +175,13 @@ options:
       - Whether pods with emptyDir volumes may be evicted from such a Node. Their data are lost.
     type: bool
     default: false
+  windows:
+    description:
+      - The maintenance windows in which driver and MPS pods may end, in the form of C(gpu_maintenance_windows), for the
+        plan of a cluster. If there is none, they may end at any time. O(take_over) and a removal ignore them.
+      - While all windows are closed, the changes that would end these pods are pending, as with C(disruption=never).
+        If the windows close meanwhile, the Nodes that are out of service are finished, and the others are pending.
+    type: raw
 seealso:
   - module: gpuops.nvidia.gpu_policy
   - module: gpuops.nvidia.gpu_labels

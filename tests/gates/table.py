@@ -138,7 +138,7 @@ GATES = (
            nearest={**dict.fromkeys(OPERANDS, ["components"]), **dict.fromkeys(ON_A_HOST, ())}),
     pytest("kubelet", 5, 0.17, ("lab", "other hosts", "node", "control plane", "containerd"), "tests/kubelet/*",
            inputs=("lab/node/__main__.py",), nearest=dict.fromkeys((*OPERANDS, *ON_A_HOST), ())),
-    on_hosts("site", 17, 0.35, "site", "hybrid", "bad_input", "become", "reboot",
+    on_hosts("site", 20, 0.35, "site", "hybrid", "bad_input", "become", "reboot", "windows",
              needs=("lab", "other hosts", "control plane"), only_own_tests=WHOLE,
              inputs=("tests/integration/converged.py", "lab/demo/*.yml", "playbooks/*", "examples/*")),
     on_hosts("trust", 15, 0.47, "forged", "hostile", "secrets", "levels", needs=("lab", "control plane"),

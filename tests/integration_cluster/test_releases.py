@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -122,13 +123,29 @@ def test_a_release_is_changed_in_place_and_back(site: Site) -> None:
 
 
 def test_the_playbook_upgrade_replaces_drivers_node_by_node(site: Site) -> None:
-    """Below the level drain nothing happens; check mode names the steps of the run; the next run changes nothing."""
+    """Below the level drain and outside of the maintenance windows nothing happens; check mode names the steps of the
+    run; the next run changes nothing."""
     site.run(OLD)
     former = site.pods()
     said = plays.playbook(site.folder, "upgrade", site.inventory(NEW))
     assert site.pods()[DRIVER] == former[DRIVER] and "the pod is outdated" in " ".join(said.split())
 
-    drained = site.inventory(NEW, gpu_disruption="drain")
+    # Three days from now, so the windows are closed for as long as the test takes.
+    day = datetime.now(timezone.utc) + timedelta(days=3)
+    opening = f"the maintenance windows are closed until {day:%a %Y-%m-%d} 12:00 (UTC)"
+    closed = site.inventory(NEW, gpu_disruption="drain", gpu_maintenance_windows=[
+        {"days": [f"{day:%a}".lower()], "start": "12:00", "hours": 1}])
+    site.audit.start()
+    for words in (("--check",), ()):
+        done = plays.run(site.folder, "upgrade", closed, *words)
+        assert done.rc == 0 and f"gpu_maintenance_windows: {opening}" in " ".join(done.output.split()), done.output
+        result = done.result("cluster", "node_upgrade")
+        assert [(one["node"], one["state"]) for one in result["nodes"]] == [("gpu-1", "pending"), ("gpu-2", "pending")]
+        assert all(opening in one["reason"] for one in result["nodes"]) and result["plan"] == []
+        assert result["next_opening"] == f"{day:%Y-%m-%d}T12:00:00Z"
+    assert not site.writes() and site.pods()[DRIVER] == former[DRIVER]
+
+    drained = site.inventory(NEW, gpu_disruption="drain", gpu_maintenance_windows=[{"start": "00:00", "hours": 24}])
     ahead = plays.run(site.folder, "upgrade", drained, "--check").result("cluster", "node_upgrade")
     site.audit.start()
     done = plays.run(site.folder, "upgrade", drained)

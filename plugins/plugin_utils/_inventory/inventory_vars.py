@@ -293,8 +293,9 @@ def _of_executed(task_vars: Variables, host: str, result: Data) -> Data:
     """The result of a module. If the host's Node or its node of Slurm stayed in service, the module ran in check mode,
     so all steps are pending. If the host waits for a maintenance window, this is the reason of its pending steps."""
     later = task_vars["hostvars"].raw_get(host).get(LATER)
-    if later:
-        return {**result, "pending": [step if step.get("needs") == "never" else {**step, "pending_reason": str(later)}
+    if later:  # the level that they need is not what they wait for
+        return {**result, "pending": [step if step.get("needs") == "never" else
+                                      {**step, "needs": "never", "pending_reason": str(later)}
                                       for step in result.get("pending") or ()]}
     maintenance = _registered(task_vars, host, MAINTENANCE)
     obstacles = _registered(task_vars, host, SLURM).get("pending") or maintenance.get("pending")

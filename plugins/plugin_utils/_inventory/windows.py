@@ -18,10 +18,10 @@ import re
 import typing as t
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError, nearest
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.schema import shown
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 VARIABLE = "gpu_maintenance_windows"
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")

@@ -16,6 +16,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._result import (
     LEVELS,
     PendingStep,
     Result,
+    Step,
     allows,
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import live, objects, operator, rights
@@ -84,7 +85,8 @@ def present(client: Client, wanted: t.Sequence[Wanted], components: t.Collection
 
     level: gpu_disruption; the changes that it forbids are not made, and are in C(pending), with a warning.
     terms, tell: as in L(node_by_node.NodeByNode), which ends the driver and MPS pods that are no longer wanted. Nodes
-    that are skipped are in C(pending), too, with the reason.
+    that are skipped are in C(pending), too, with the reason. While the maintenance windows are closed, the changes that
+    would end pods wait, as at the level never; Nodes that are not begun until the windows close wait, too.
     labels: True if the plan requires that Nodes are labelled after this task; False if only new DaemonSets, which
     select Nodes by labels, can require it; None if the run never labels Nodes.
     kept: the result of L(kept_daemon_sets).
@@ -95,6 +97,8 @@ def present(client: Client, wanted: t.Sequence[Wanted], components: t.Collection
     guard: raises an error if this cluster must not be changed. It is called only if there are changes.
     If nothing was changed, the result has C(workloads), with the numbers of pods of the DaemonSets and Deployments.
     """
+    late = terms.closed() if terms else ""
+    begins = LEVELS[0] if late else level
     with rights.named(client, _space(wanted)):
         there = live.read(client, wanted)
     try:
@@ -103,30 +107,32 @@ def present(client: Client, wanted: t.Sequence[Wanted], components: t.Collection
         guard(client)  # the objects that are in the way may belong to a GPU Operator
         raise
     with rights.named(client, _space(wanted)):
-        changes, found = _ended(client, wanted, there, components, kept, changes, level, unfinished,
+        changes, found = _ended(client, wanted, there, components, kept, changes, begins, unfinished,
                                 leaving)
         found, problems = _still_ending(client, found)
-    changes, pending = _held(client, changes, found, level, there)
+    changes, pending = _held(client, changes, found, level, there, late)
     writes = any(change.writes for change in changes)
     if writes or found.pods:
         guard(client)
     new = any(change.action == "create" and change.kind.kind == "DaemonSet" for change in changes)
-    nodes = _nodes(client, found, level, terms, tell)
+    nodes = _nodes(client, found, begins, terms, tell)
     rights.require(client, changes, [*([rights.LABEL_NODES] if labels or (new and labels is not None) else []),
                                      *nodes.needed_rights()])
     (steps, notes), moves = nodes.preview(), nodes.moves
-    notes += _waiting(pending, level)
+    notes += _waiting(pending, level, late)
     if check:
         apply.rehearse(client, changes, there)
         # In check mode these are warnings only, because a pod that is ending may have ended when the run begins.
         failed, notes, problems = nodes.foreseen(), [*notes, *problems], []
     else:
         failed = _execute(client, changes, nodes, tell)
+        pending += [Step("delete", f"driver and MPS pods of {name}", needs=NEEDS).pending(why)
+                    for name, why in sorted(nodes.late.items())]
     seen = [] if writes else [asdict(workload(item)) for item in there.values()
                               if item["kind"] in ("DaemonSet", "Deployment")
                               and COMPONENT in (item["metadata"].get("labels") or {})]
     return Outcome(changes, steps, moves, pending, failed, problems, notes).as_dict(
-        client.server, workloads=seen, ended_on=_ended_on(nodes, leaving, components, level))
+        client.server, workloads=seen, ended_on=_ended_on(nodes, leaving, components, begins))
 
 
 def _ended(client: Client, wanted: t.Sequence[Wanted], there: t.Mapping[objects.Key, objects.Object],
@@ -167,15 +173,15 @@ def _ended(client: Client, wanted: t.Sequence[Wanted], there: t.Mapping[objects.
 
 
 def _held(client: Client, changes: t.Sequence[Change], found: node_by_node.Found, level: str,
-          there: t.Mapping[objects.Key, objects.Object]) -> tuple[list[Change], list[PendingStep]]:
+          there: t.Mapping[objects.Key, objects.Object], late: str = "") -> tuple[list[Change], list[PendingStep]]:
     """The result of L(pending_changes.hold). If pods may end Node by Node, their DaemonSets are deleted first, without
-    the pods."""
-    sets = found.search.sets if allows(level, NEEDS) and not found.stuck else ()
+    the pods. late: as for hold."""
+    sets = found.search.sets if allows(level, NEEDS) and not (found.stuck or late) else ()
     changes = [replace(one, orphans=True) if one.action == "delete" and one.live
                and one.live["metadata"]["uid"] in sets else one for one in changes]
     return pending_changes.hold(sorted(changes, key=lambda one: not one.orphans), level,
                                 lambda: client.list("v1", "Node"), orphans=found.orphans, why=found.stuck,
-                                there=there.values())
+                                there=there.values(), late=late)
 
 
 def _ended_on(nodes: node_by_node.NodeByNode, leaving: t.Mapping[str, t.Collection[str]],
@@ -251,15 +257,17 @@ def _by_nodes(change: Change) -> Change:
     return replace(change, manifest=manifest)
 
 
-def _waiting(pending: t.Sequence[PendingStep], level: str) -> list[str]:
+def _waiting(pending: t.Sequence[PendingStep], level: str, late: str = "") -> list[str]:
     """A sentence about the changes that L(pending_changes.hold) has held back, and the level that they need; empty if
-    nothing is pending."""
+    nothing is pending. late: as for hold; no other level would help."""
     if not pending:
         return []
     first, more = pending[0], f" and {len(pending) - 1} more" if len(pending) > 1 else ""
     needs = sorted({one.needs for one in pending}, key=LEVELS.index)
     # The highest level allows all others, too. Changes that no level allows need another way.
     advice = dict.fromkeys([needs[-1], *(one for one in needs if allows(level, one))])
+    if late and allows(level, needs[-1]):
+        return [f"Pending: {first.id}{more}; {first.pending_reason}."]
     return [f"Pending: {first.id}{more}; {first.pending_reason}. "
             f"{' '.join(pending_changes.advice(level, one) for one in advice)}"]
 

@@ -94,7 +94,8 @@ Pod = Object
 class Terms:
     """How Nodes are taken out of service. at_once: how many at the same time, as C(gpu_max_unavailable); timeout:
     seconds, as in L(drain.Request); evictions: which pods may be evicted; level: gpu_disruption; holder: this run;
-    max_fail: the percentage of the Nodes that may fail, as C(gpu_max_fail_percentage)."""
+    max_fail: the percentage of the Nodes that may fail, as C(gpu_max_fail_percentage); closed: why no further Node is
+    begun now, empty if one may be (C(gpu_maintenance_windows))."""
 
     holder: Holder
     level: str = LEVELS[-1]
@@ -102,6 +103,7 @@ class Terms:
     timeout: float = 600
     evictions: EvictionOptions = EvictionOptions()
     max_fail: int = 0
+    closed: t.Callable[[], str] = str
 
 
 @dataclass(frozen=True)
@@ -274,7 +276,10 @@ def _is_mps(pod: Pod) -> bool:
 
 
 class NodeByNode:
-    """Ends the pods that L(find) has found. tell: called with a line of progress."""
+    """Ends the pods that L(find) has found. tell: called with a line of progress.
+
+    late: why Nodes wait for the next maintenance window, by Node.
+    """
 
     def __init__(self, client: Client, found: Found, terms: Terms, tell: t.Callable[[str], None]) -> None:
         self._client, self._found, self._terms, self._tell = client, found, terms, tell
@@ -285,6 +290,7 @@ class NodeByNode:
         self._failed: set[str] = set()
         self._served: set[str] = set()
         self._untouched: set[str] = set()
+        self.late: dict[str, str] = {}
         self._broken: list[GpuopsError] = []
         self._seen: set[str] = set()
         self._turns = itertools.count(1)
@@ -307,7 +313,8 @@ class NodeByNode:
 
     def ended_on(self) -> list[str]:
         """The Nodes that may lose the labels, because no pod that needs them is left there."""
-        return sorted({name for _component, name in self._found.search.leaving} - {*self._left, *self._untouched})
+        left = {*self._left, *self._untouched, *self.late}
+        return sorted({name for _component, name in self._found.search.leaving} - left)
 
     @property
     def ends_mps(self) -> bool:
@@ -391,7 +398,7 @@ class NodeByNode:
             if found.search.places:
                 self._found = found.search.find(self._client)
             self._seen |= self._found.pods.keys()
-            todo = sorted(self._found.pods.keys() - self._left.keys(), key=self._turn)
+            todo = sorted(self._found.pods.keys() - self._left.keys() - self.late.keys(), key=self._turn)
             loose = self._found.loose if _NO_NODE not in self._left else []
             if self._untouched or not (todo or loose):
                 break
@@ -423,8 +430,11 @@ class NodeByNode:
             list(threads.map(self._one, rest))
 
     def _one(self, name: str) -> None:
+        late = "" if unfinished(self._found.nodes[name]) else self._terms.closed()
         if self._stops():
             self._untouched.add(name)
+        elif late:
+            self.late[name] = late
         else:
             self._try(name, functools.partial(self._end_on, name))
 

@@ -48,14 +48,14 @@ _STAYS = "a run cannot end these MPS daemons Node by Node"
 
 def hold(changes: t.Sequence[Change], level: str, nodes: t.Callable[[], t.Sequence[Object]] = tuple,
          removal: bool = False, orphans: t.Sequence[tuple[str, Object]] = (), why: str = "",
-         there: t.Iterable[Object] = ()) -> tuple[list[Change], list[PendingStep]]:
+         there: t.Iterable[Object] = (), late: str = "") -> tuple[list[Change], list[PendingStep]]:
     """(the allowed changes, the pending changes).
 
     level: gpu_disruption; nodes: a function that returns all Nodes, called at most once, and only if a selector
     changes, a toleration is removed or the MIG manager moves; removal: whether the changes are a removal; orphans:
     C((component, pod)) for pods that are still to be ended after a removal at a higher level has deleted their
     DaemonSet; why: the reason that forbids ending pods at every level; there: the live objects, including unchanged
-    objects.
+    objects; late: why a change that the level allows must wait for a maintenance window, empty if it need not.
 
     While a change of a driver's DaemonSet is pending, all other changes of the driver are pending, too, because a
     driver that is changed in part does not work. The same holds for the MIG manager; for Node Feature Discovery; for
@@ -64,11 +64,11 @@ def hold(changes: t.Sequence[Change], level: str, nodes: t.Callable[[], t.Sequen
     A change by which the DaemonSet of the MPS daemon leaves Nodes is pending at every level.
     """
     nodes = functools.lru_cache(maxsize=None)(nodes)
-    if not why and not allows(level, NEEDS):
-        why = level_too_low(level, NEEDS)
+    if not why:
+        why = late if allows(level, NEEDS) else level_too_low(level, NEEDS)
     ending = {one.id: reason for one in changes if (why or _stays_mps(one)) and (reason := ends(one, nodes))}
     ending.update(_takes_labels(changes, there) if why else {})
-    starts = "" if allows(level, _MIG_NEEDS) else level_too_low(level, _MIG_NEEDS)
+    starts = late if allows(level, _MIG_NEEDS) else level_too_low(level, _MIG_NEEDS)
     ending.update(_restarts(changes, nodes) if starts else {})
     whole = {DRIVER, _MIG_MANAGER, _NFD, *(one.component for one in changes if one.action == "create"
                                            and serves_gpu_clients(t.cast(Object, one.manifest)))}

@@ -387,7 +387,8 @@ class Upgrade:
         """The result of the task."""
         done = self._progress
         result = outcome(done.steps, done.pending, plan_diff("node_upgrade", done.steps),
-                         nodes=list(done.rows.values()), warnings=staying_warnings(done.staying), next_opening=self._opens)
+                         nodes=list(done.rows.values()), warnings=staying_warnings(done.staying),
+                         next_opening=self._opens)
         unwanted = {name for name in done.named(SKIPPED) if name not in {*self._fleet.left, *self._stuck}
                     and self._fleet.candidates[name].excluded}
         ended = [name for name in done.named(FAILED, SKIPPED, WAITING) if done.rows[name]["reason"]

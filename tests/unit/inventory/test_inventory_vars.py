@@ -263,3 +263,15 @@ def test_what_waits_beside_new_instances_names_what_is_in_its_way() -> None:
     waits = {**mode, "needs": "drain", "pending_reason": "evict: Pod a/b: gpu_disruption is 'idle'"}
     assert inventory_vars.steps_of(found, "a", "pending") == {"mig_manager": [waits]}
     assert inventory_vars.steps_of(found, "a", "plan") == {"mig_manager": [create]}
+
+
+def test_a_host_that_waits_for_a_window_says_so_instead_of_its_level() -> None:
+    """Steps that every level allows wait for something else."""
+    first = {"id": "unload modules: nvidia", "needs": "idle", "pending_reason": "gpu_disruption is 'never'"}
+    other = {"id": "enrol the key: MOK", "needs": "never", "pending_reason": "a person must do it"}
+    later = "the maintenance windows are closed until Sat 2026-11-28 22:00 (UTC)"
+    found = task_vars(a={"driver_result": {"plan": [], "pending": [first, other]}, "maintenance_later": later},
+                      b={"driver_result": {"plan": [], "pending": [first, other]}, "maintenance_later": ""})
+    assert inventory_vars.steps_of(found, "a", "pending") == {
+        "driver": [{**first, "needs": "never", "pending_reason": later}, other]}
+    assert inventory_vars.steps_of(found, "b", "pending") == {"driver": [first, other]}

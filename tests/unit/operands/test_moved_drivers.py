@@ -474,6 +474,45 @@ def test_a_daemon_set_runs_where_its_affinity_holds(expressions: list[Object], r
     assert not successors.runs_on(one, node) and successors.runs_on(one, node, ("NoExecute",)) == runs
 
 
+LATE = "the maintenance windows are closed until Sat 2026-11-28 22:00 (UTC)"
+
+
+def in_windows(site: Moving, closed: Callable[[], str], check: bool = False, level: str = "drain") -> Object:
+    """Runs site.yml with a driver of another name. closed: why no Node is begun now."""
+    return deliver.present(site.client, site.wanted(changed("named", app="new")), None, check, level=level,
+                           terms=Terms(site.holder, closed=closed), tell=site.told.append)
+
+
+def test_outside_of_the_windows_no_driver_pod_ends(site: Moving) -> None:
+    """As at the level never; the reason is the window, if it is not the level."""
+    before = in_windows(site, str, level="never")["pending"]
+    found = in_windows(site, lambda: LATE)
+    assert [one["id"] for one in found["pending"]] == [one["id"] for one in before] != []
+    assert all(one["pending_reason"].startswith((LATE, "it follows ", f"{LATE}: it follows"))
+               for one in found["pending"]), found["pending"]
+    assert any(text.startswith("Pending: ") and LATE in text and "gpu_disruption" not in text
+               for text in found["warnings"])
+    assert found["problems"] == [] and site.ended == [] and site.all_drivers() == [[f"driver-{one}"] for one in NODES]
+    assert "gpu_disruption is 'idle'" in str(in_windows(site, lambda: LATE, level="idle")["pending"])
+    site.api.requests.clear()
+    assert in_windows(site, lambda: LATE, check=True)["pending"] == found["pending"] and written(site) == []
+
+
+def test_a_window_that_closes_leaves_the_nodes_that_have_not_begun(site: Moving) -> None:
+    """They are in service with their former driver, which the next runs do not touch until a window opens."""
+    found = in_windows(site, lambda: LATE if "driver-n1" in drained(site) else "")
+    assert found["problems"] == [] and [(one["id"], one["pending_reason"]) for one in found["pending"]] == [
+        (f"delete: driver and MPS pods of {name}", LATE) for name in ("n2", "n3")]
+    assert drained(site) == ["job-n1", "driver-n1"] and not site.out_of_service() and site.twice == []
+    assert site.all_drivers() == [["named-n1-new"], ["driver-n2"], ["driver-n3"]]
+    again = in_windows(site, lambda: LATE)
+    assert again["problems"] == [] and {one["id"] for one in again["pending"]} == {
+        "delete: Pod s/driver-n2", "delete: Pod s/driver-n3"} and drained(site) == ["job-n1", "driver-n1"]
+    done = in_windows(site, str)
+    assert done["pending"] == done["problems"] == [] and site.twice == []
+    assert site.all_drivers() == [[f"named-{name}-new"] for name in NODES]
+
+
 def leaves(site: Moving, *names: str, level: str = "drain", check: bool = False, wanted: list[Object] | None = None,
            **more: Any) -> Object:
     """Runs site.yml with a plan in which these Nodes have no suitable driver any more, or have it on their hosts."""
