@@ -70,6 +70,8 @@ NEVER_EMPTY: t.Dict[str, t.Tuple[t.Union[str, t.List[str]], str]] = {
     "placement": ([*WORDS], f"Set one of {', '.join(WORDS)}, or a mapping of components to host, cluster or none"),
     **{option: (allowed, f"Write {allowed}") for option, (_pattern, allowed) in _FORMS.items()},
     "max_unavailable": ("1 or more, or a percentage such as 25%", "Write 1 or more, or a percentage such as 25%"),
+    # An empty text that a template yields must not lift the windows.
+    "maintenance_windows": ("a list of windows", "Write a list of windows, [] for none"),
     "strict": (["true", "false"], "Write true or false"),
     **dict.fromkeys(_LISTS, ("a list of strings", "Write a list such as [a, b]")),
     "sharing": ("a mapping, or the path of a file", "Write a mapping, or the path of a file"),

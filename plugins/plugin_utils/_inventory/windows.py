@@ -62,13 +62,13 @@ Windows = t.Sequence[Window]
 
 
 def parse(given: object, path: str = VARIABLE) -> tuple[Window, ...]:
-    """The windows of the variable; none if it is not set, empty or an empty list. Raises InputError with the path of
-    the wrong value."""
-    if given in (None, "", []):
+    """The windows of the variable; none if it is not set, or an empty list. Raises InputError with the path of the
+    wrong value."""
+    if given is None:
         return ()
     if not isinstance(given, (list, tuple)):
-        raise InputError(f"a list of windows is expected, not {shown(given)}.", f"Write a list such as [{_FORM}].",
-                         path=path, value=given)
+        raise InputError(f"a list of windows is expected, not {shown(given)}.", f"Write a list such as [{_FORM}], or "
+                         "[] for no windows.", path=path, value=given)
     if len(given) > _MOST:
         raise InputError(f"it has {len(given)} windows.", "Remove some of them.", path=path, value=len(given),
                          allowed=f"at most {_MOST} windows")

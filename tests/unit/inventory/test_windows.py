@@ -103,11 +103,13 @@ def test_defaults_and_the_form_in_the_plan() -> None:
     assert short == (windows.Window(windows.DAYS, "04:30", 1.5, "UTC"),)
     assert windows.parse([one.as_dict() for one in short]) == short
     assert windows.parse([{"days": ["sun", "mon", "mon"], "start": "00:00", "hours": 1}])[0].days == ("mon", "sun")
-    assert windows.parse(None) == windows.parse("") == windows.parse([]) == ()
+    assert windows.parse(None) == windows.parse([]) == ()
 
 
 @pytest.mark.parametrize(("given", "path", "message", "hint"), [
     ("22:00", "", "a list of windows is expected", "[{days: [sat, sun], start: '22:00'"),
+    ("", "", "a list of windows is expected", "[] for no windows"),
+    ("[]", "", "a list of windows is expected, not '[]'", "[] for no windows"),
     (NIGHT, "", "a list of windows is expected", "such as [{"),
     ([NIGHT] * 101, "", "it has 101 windows", "Remove some"),
     (["22:00"], "[0]", "a window is expected, not '22:00'", "{days: [sat, sun]"),
