@@ -135,15 +135,16 @@ def test_the_playbook_upgrade_replaces_drivers_node_by_node(site: Site) -> None:
     opening = f"the maintenance windows are closed until {day:%a %Y-%m-%d} 12:00 (UTC)"
     closed = site.inventory(NEW, gpu_disruption="drain", gpu_maintenance_windows=[
         {"days": [f"{day:%a}".lower()], "start": "12:00", "hours": 1}])
-    site.audit.start()
-    for words in (("--check",), ()):
+    for words in (("--check",), (), ("--diff",)):
+        site.audit.start()
         done = plays.run(site.folder, "upgrade", closed, *words)
         assert done.rc == 0 and f"gpu_maintenance_windows: {opening}" in " ".join(done.output.split()), done.output
         result = done.result("cluster", "node_upgrade")
         assert [(one["node"], one["state"]) for one in result["nodes"]] == [("gpu-1", "pending"), ("gpu-2", "pending")]
         assert all(opening in one["reason"] for one in result["nodes"]) and result["plan"] == []
-        assert result["next_opening"] == f"{day:%Y-%m-%d}T12:00:00Z"
-    assert not site.writes() and site.pods()[DRIVER] == former[DRIVER]
+        assert result["next_opening"] == f"{day:%Y-%m-%d}T12:00:00Z" and site.pods()[DRIVER] == former[DRIVER]
+        # The level is in the DaemonSets of the driver and of the MIG manager.
+        assert site.writes() == (set() if words else {("patch", f"daemonsets/{name}") for name in STAY})
 
     drained = site.inventory(NEW, gpu_disruption="drain", gpu_maintenance_windows=[{"start": "00:00", "hours": 24}])
     ahead = plays.run(site.folder, "upgrade", drained, "--check").result("cluster", "node_upgrade")
