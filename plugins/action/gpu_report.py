@@ -81,4 +81,8 @@ class ActionModule(ControllerAction):
             result["changed"] |= output_file.write(option, result[option], text.encode(), bool(self._task.check_mode),
                                                    title)
         problem = report_states.failing(standing or (), arguments["fail_on"])
-        return {**result, "failed": True, "msg": problem} if problem else result
+        if problem:
+            # Ansible prints the whole result of a task that has failed; the files have what is left out.
+            result = {key: value for key, value in result.items() if key not in ("states", "findings")}
+            return {**result, "failed": True, "msg": problem}
+        return result

@@ -135,7 +135,7 @@ states:
     - The state of each host and GPU Node, by the name of the Node or, if it is no Node, of the host. C(reason) is one
       word, C(message) a sentence, C(since) a time if the cluster tells it. C(running) of C(driver), C(reboot_pending),
       C(drift) and C(cordoned) are null if they are not known.
-  returned: when O(states) is true, and O(show) is V(result) or V(state)
+  returned: when O(states) is true, O(show) is V(result) or V(state), and the task has not failed because of O(fail_on)
   type: dict
   sample:
     gpu-a1:

@@ -216,7 +216,8 @@ def test_a_state_that_must_not_be_fails_after_the_report(printed: list[str], tmp
     options = {"plan": fleet()["plan"], "states": True, "json_path": str(path)}
     found = report("result", fail_on=["NotReady", "Upgrading"], **options)
     assert found["failed"] and found["msg"] == "gpu_status_fail_on is NotReady, Upgrading: 2 NotReady (gpu[01,04])."
-    assert "States: 1 Ready" in printed[0] and path.exists() and "gpu01" in found["states"]
+    assert "States: 1 Ready" in printed[0] and path.exists() and "gpu01" in path.read_text()
+    assert found["state_counts"]["NotReady"] == 2 and not {"states", "findings"} & found.keys()
     assert not report("result", fail_on=["Upgrading"], **options).get("failed")
     with pytest.raises(AnsibleError, match="value of fail_on must be one or more of: NotReady, Upgrading"):
         report("result", fail_on=["Broken"], **options)
