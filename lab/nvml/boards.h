@@ -7,7 +7,7 @@
 #define BOARDS_H
 #include <stdbool.h>
 
-enum { MAX_STARTS = 8, PROFILE_COUNT = 18, ARCH_AMPERE = 7, ARCH_HOPPER = 9 };
+enum { MAX_STARTS = 8, PROFILE_COUNT = 18, CLOCK_STEP = 15, ARCH_AMPERE = 7, ARCH_HOPPER = 9 };
 
 typedef struct {
     const char *name;          /* without the "MIG " that NVML puts before it */
@@ -21,7 +21,11 @@ typedef struct {
 typedef struct {
     const char *model, *name;
     unsigned device, subsystem_device, subsystem_vendor;
-    unsigned architecture, cc_major, cc_minor, memory_mib, brand, power_limit_w;
+    unsigned architecture, cc_major, cc_minor, memory_mib, brand, power_limit_w, power_min_w;
+    const unsigned *memory_clocks;   /* MHz, the highest first */
+    unsigned memory_clock_count;
+    unsigned graphics_low, graphics_high;          /* MHz; supported in steps of CLOCK_STEP, with every memory clock */
+    unsigned memory_application, graphics_application; /* the defaults; 0: no application clocks */
     const char *vbios;
     const unsigned *buses;
     unsigned nvswitch_device;  /* 0: no NVSwitch on the PCI bus of a host with these boards */

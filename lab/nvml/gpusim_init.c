@@ -39,6 +39,8 @@ static void add_gpus(State *s, const char *model, unsigned count, bool swapped, 
         Gpu *g = &s->gpus[s->gpu_count];
         char text[128], uuid[37];
         *g = (Gpu){.memory_mib = b->memory_mib, .mig_capable = b->units > 0, .swapped = swapped || b->swapped, .board = b};
+        gpu_default_settings(g);
+        g->ecc_current = g->ecc_pending = 1;   /* data centre boards are shipped with ECC on */
         snprintf(text, sizeof text, "%s/%s/%u", seed, model, i);
         uuid_from(text, '4', uuid);
         snprintf(g->name, sizeof g->name, "%s", b->name);

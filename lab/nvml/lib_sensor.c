@@ -100,13 +100,10 @@ PROCESS_CALL(nvmlDeviceGetMPSComputeRunningProcesses_v3, 'M', true)
 static unsigned idle_power_mw(const Board *b) { return b->power_limit_w * 150; }
 static int celsius(bool busy, int gpu) { return (busy ? 58 : 31) + gpu % 4; }
 
-NUMBER_CALL(nvmlDeviceGetPowerUsage, busy ? d.g->board->power_limit_w * 800 : idle_power_mw(d.g->board))
-NUMBER_CALL(nvmlDeviceGetPowerManagementLimit, d.g->board->power_limit_w * 1000)
+NUMBER_CALL(nvmlDeviceGetPowerUsage, busy ? d.g->power_limit_mw / 10 * 8 : idle_power_mw(d.g->board))
 NUMBER_CALL(nvmlDeviceGetPowerManagementDefaultLimit, d.g->board->power_limit_w * 1000)
-NUMBER_CALL(nvmlDeviceGetEnforcedPowerLimit, d.g->board->power_limit_w * 1000)
+NUMBER_CALL(nvmlDeviceGetEnforcedPowerLimit, d.g->power_limit_mw)
 NUMBER_CALL(nvmlDeviceGetPerformanceState, 0)
-NUMBER_CALL(nvmlDeviceGetPersistenceMode, d.g->persistence)
-NUMBER_CALL(nvmlDeviceGetComputeMode, 0)
 NUMBER_CALL(nvmlDeviceGetDisplayMode, 0)
 NUMBER_CALL(nvmlDeviceGetDisplayActive, 0)
 NUMBER_CALL(nvmlDeviceGetVirtualizationMode, 0)
@@ -134,13 +131,6 @@ API(nvmlDeviceGetUtilizationRates)(Handle handle, Utilization *out) {
     return OK;
 }
 
-API(nvmlDeviceGetEccMode)(Handle handle, unsigned *current, unsigned *pending) {
-    GPU_CALL("nvmlDeviceGetEccMode", handle);
-    if (!current || !pending) return INVALID_ARGUMENT;
-    *current = *pending = 1;   /* all simulated boards are data centre boards, shipped with ECC on */
-    return OK;
-}
-
 API(nvmlDeviceGetTotalEccErrors)(Handle handle, unsigned kind, unsigned counter, unsigned long long *count) {
     GPU_CALL("nvmlDeviceGetTotalEccErrors", handle);
     if (kind > 1 || counter > 1 || !count) return INVALID_ARGUMENT;
@@ -148,21 +138,6 @@ API(nvmlDeviceGetTotalEccErrors)(Handle handle, unsigned kind, unsigned counter,
     if (!fault && counter == 1) fault = fault_find(call.state, "ecc-aggregate", d.gpu);
     *count = fault && kind == 1 ? (unsigned long long)fault->value : 0;   /* uncorrected ones */
     return OK;
-}
-
-typedef struct { int gpu; unsigned mode; } Persistence;
-
-static int set_persistence(State *state, void *argument) {
-    const Persistence *p = argument;
-    state->gpus[p->gpu].persistence = p->mode;
-    return OK;
-}
-
-API(nvmlDeviceSetPersistenceMode)(Handle handle, unsigned mode) {
-    GPU_CALL("nvmlDeviceSetPersistenceMode", handle);
-    if (mode > 1) return INVALID_ARGUMENT;
-    if (check_privilege(call.state, d.gpu)) return NO_PERMISSION;
-    return change_state(set_persistence, &(Persistence){d.gpu, mode});
 }
 
 static int fabric_state(const Call *call, const Device *d) { return d->g->board->fabric ? (int)call->state->fabric : -1; }

@@ -30,6 +30,7 @@
     X(temperature, "nvmlDeviceGetTemperature", (Handle, unsigned, unsigned *)) \
     X(power, "nvmlDeviceGetPowerUsage", (Handle, unsigned *)) \
     X(power_limit, "nvmlDeviceGetEnforcedPowerLimit", (Handle, unsigned *)) \
+    X(compute_mode, "nvmlDeviceGetComputeMode", (Handle, unsigned *)) \
     X(pstate, "nvmlDeviceGetPerformanceState", (Handle, unsigned *)) \
     X(utilization, "nvmlDeviceGetUtilizationRates", (Handle, Utilization *)) \
     X(persistence, "nvmlDeviceGetPersistenceMode", (Handle, unsigned *)) \

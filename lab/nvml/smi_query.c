@@ -76,7 +76,13 @@ static int pci_slot(const Selected *g, char *out, size_t size) { return snprintf
 static int pci_device(const Selected *g, char *out, size_t size) { return snprintf(out, size, "0x%08X", g->pci.pciDeviceId), 0; }
 static int pci_subsystem(const Selected *g, char *out, size_t size) { return snprintf(out, size, "0x%08X", g->pci.pciSubSystemId), 0; }
 static int no_reading(const Selected *g, char *out, size_t size) { return (void)g, (void)out, (void)size, NOT_SUPPORTED; }
-static int compute_mode(const Selected *g, char *out, size_t size) { return (void)g, snprintf(out, size, "Default"), 0; }
+static int compute_mode(const Selected *g, char *out, size_t size) {
+    static const char *const names[] = {"Default", "Exclusive_Thread", "Prohibited", "Exclusive_Process"};
+    unsigned v = 0;
+    int rc = nv.compute_mode(g->handle, &v);
+    if (!rc) snprintf(out, size, "%s", names[v & 3]);
+    return rc;
+}
 static int count_all(const Selected *g, char *out, size_t size) {
     unsigned n = 0;
     (void)g;

@@ -40,7 +40,28 @@ static int parse_gpu(State *s, const char *line) {
     g->swapped = unknown[1];
     g->board = board_by_name(g->name);
     if (index != s->gpu_count || !g->board) return bad(g->board ? "gpu (index out of order)" : "gpu (unknown name)", line);
+    gpu_default_settings(g);
+    g->ecc_current = g->ecc_pending = 1;
     s->gpu_count++;
+    return 0;
+}
+
+static int parse_settings(State *s, const char *line) {
+    unsigned gpu;
+    Gpu g = {0};
+    if (sscanf(line, "settings %u %u %u %u %u %u %u %u %u %u %u", &gpu, &g.power_limit_mw, &g.memory_application, &g.graphics_application,
+               &g.graphics_lock[0], &g.graphics_lock[1], &g.memory_lock[0], &g.memory_lock[1], &g.compute_mode, &g.ecc_current,
+               &g.ecc_pending) != 11 || gpu >= s->gpu_count)
+        return bad("settings", line);
+    Gpu *to = &s->gpus[gpu];
+    to->power_limit_mw = g.power_limit_mw;
+    to->memory_application = g.memory_application;
+    to->graphics_application = g.graphics_application;
+    memcpy(to->graphics_lock, g.graphics_lock, sizeof g.graphics_lock);
+    memcpy(to->memory_lock, g.memory_lock, sizeof g.memory_lock);
+    to->compute_mode = g.compute_mode;
+    to->ecc_current = g.ecc_current;
+    to->ecc_pending = g.ecc_pending;
     return 0;
 }
 
@@ -107,6 +128,7 @@ static int parse_line(State *s, const char *line) {
     char word[16] = "";
     sscanf(line, "%15s", word);
     if (!strcmp(word, "gpu")) return parse_gpu(s, line);
+    if (!strcmp(word, "settings")) return parse_settings(s, line);
     if (!strcmp(word, "gi") || !strcmp(word, "ci")) return parse_instance(s, line);
     if (!strcmp(word, "client")) return parse_client(s, line);
     if (!strcmp(word, "fault")) return parse_fault(s, line);
@@ -231,6 +253,17 @@ static void print_optional(FILE *out, int number) {
         fprintf(out, " %d", number);
 }
 
+/* Only if a program has set something, so that states without it stay as they were. */
+static void print_settings(FILE *out, unsigned i, const Gpu *g) {
+    Gpu plain = {.board = g->board};
+    gpu_default_settings(&plain);
+    if (g->ecc_current && g->ecc_pending && g->power_limit_mw == plain.power_limit_mw && g->memory_application == plain.memory_application &&
+        g->graphics_application == plain.graphics_application && !g->graphics_lock[1] && !g->memory_lock[1] && !g->compute_mode)
+        return;
+    fprintf(out, "settings %u %u %u %u %u %u %u %u %u %u %u\n", i, g->power_limit_mw, g->memory_application, g->graphics_application,
+            g->graphics_lock[0], g->graphics_lock[1], g->memory_lock[0], g->memory_lock[1], g->compute_mode, g->ecc_current, g->ecc_pending);
+}
+
 void state_print(const State *s, FILE *out) {
     fprintf(out, "generation %lu\ndriver %s\nfabric %u ", s->generation, *s->driver ? s->driver : "none", s->fabric);
     for (size_t i = 0; i < sizeof s->cluster; i++) fprintf(out, "%02x", s->cluster[i]);
@@ -240,6 +273,7 @@ void state_print(const State *s, FILE *out) {
         const Gpu *g = &s->gpus[i];
         fprintf(out, "gpu %u|%s|%s|%s|%s|%u|%u|%u|%u|%u|%u|%u\n", i, g->name, g->uuid, g->pci, g->serial, g->minor, g->memory_mib,
                 g->mig_capable, g->mig_current, g->mig_pending, g->persistence, g->swapped);
+        print_settings(out, i, g);
         for (unsigned j = 0; j < g->gi_count; j++) {
             const Gi *gi = &g->gis[j];
             fprintf(out, "gi %u %u %u %u %u\n", i, gi->id, gi->profile, gi->start, gi->size);
@@ -289,11 +323,22 @@ bool is_busy(const State *s, int gpu, int gi, int ci) {
     return false;
 }
 
+void gpu_default_settings(Gpu *g) {
+    g->power_limit_mw = g->board->power_limit_w * 1000;
+    g->memory_application = g->board->memory_application;
+    g->graphics_application = g->board->graphics_application;
+    memset(g->graphics_lock, 0, sizeof g->graphics_lock);
+    memset(g->memory_lock, 0, sizeof g->memory_lock);
+    g->compute_mode = 0;
+}
+
 void gpu_reset(State *s, int gpu) {
     Gpu *g = &s->gpus[gpu];
     const Fault *fault;
     g->gi_count = 0;
     g->mig_current = g->mig_pending;
+    g->ecc_current = g->ecc_pending;
+    gpu_default_settings(g);
     static const char *const healed[] = {"reset-required", "remap-pending", "pages-pending", "recovery"};
     for (unsigned i = 0; i < sizeof healed / sizeof *healed; i++)
         while ((fault = fault_find(s, healed[i], gpu))) fault_remove(s, fault);

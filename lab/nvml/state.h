@@ -21,6 +21,9 @@ typedef struct {
     char name[96], uuid[96], pci[32], serial[30];
     unsigned minor, memory_mib;
     unsigned mig_capable, mig_current, mig_pending, persistence, swapped;
+    /* What a driver forgets, except the mode of ECC. Clocks in MHz; locks: lowest and highest, 0 0 = not locked. */
+    unsigned power_limit_mw, memory_application, graphics_application, graphics_lock[2], memory_lock[2], compute_mode;
+    unsigned ecc_current, ecc_pending;
     const Board *board;
     unsigned gi_count;
     Gi gis[MAX_GIS];
@@ -63,6 +66,8 @@ void state_abandon(int fd);
 int state_create(State *state);               /* a new file, or the old one's contents replaced */
 void state_print(const State *state, FILE *out);
 
+/* The settings as they are without any program that has set them; ECC is not one of them. */
+void gpu_default_settings(Gpu *gpu);
 const Fault *fault_find(const State *state, const char *name, int gpu);
 void fault_remove(State *state, const Fault *fault);
 bool client_alive(const Client *client);

@@ -78,6 +78,9 @@ def boards_source(boards: list[dict[str, Any]]) -> str:
         switch_buses = [int(bus, 16) for bus in switch["buses"]]
         arrays.append(f"static const unsigned buses_{number}[] = {numbers(buses)};")
         arrays.append(f"static const unsigned switches_{number}[] = {numbers(switch_buses or [0])};")
+        clocks = board["clocks"]
+        applications = clocks["applications"] or [0, 0]
+        arrays.append(f"static const unsigned memory_{number}[] = {numbers(clocks['memory'])};")
         arrays.append(f"static const Profile profiles_{number}[] = {{")
         arrays += [profile_row(profile) for profile in board["profiles"]] or ["    {0},"]
         arrays.append("};")
@@ -86,7 +89,8 @@ def boards_source(boards: list[dict[str, Any]]) -> str:
         rows.append(
             f'    {{"{board["model"]}", "{board["name"]}", 0x{board["device"]}, 0x{subsystem}, 0x{vendor},\n'
             f'     {ARCHITECTURES[board["architecture"]]}, {major}, {minor}, {board["memory_mib"]}, {board["brand"]}, '
-            f'{board["power_limit_w"]}, "{board["vbios"]}", buses_{number},\n'
+            f'{board["power_limit_w"]}, {board["power_min_w"]}, memory_{number}, {len(clocks["memory"])}, '
+            f'{", ".join(map(str, [*clocks["graphics"], *applications]))}, "{board["vbios"]}", buses_{number},\n'
             f'     0x{switch["device"]}, switches_{number}, {len(switch_buses)}, {int(board["fabric"])}, '
             f'{board["units"]}, {int(board["swapped"])}, profiles_{number}, {len(board["profiles"])}}},'
         )

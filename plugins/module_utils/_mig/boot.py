@@ -7,9 +7,16 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import typing as t
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils._boot_unit import (
+    INSTALL,
+    REMOVE,
+    BootUnit,
+    Place,
+    Words,
+    joined,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.mig_boot import (
     ENABLED,
@@ -20,30 +27,19 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.mig_boot impo
     read_mig_boot,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
-from ansible_collections.gpuops.nvidia.plugins.module_utils._files import check_writable, read_bytes
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import planning
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.work import MigRun, Request
 from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml import Nvml
-from ansible_collections.gpuops.nvidia.plugins.module_utils._program import (
-    FOLDER,
-    drop_compiled,
-    program,
-    pynvml,
-)
+from ansible_collections.gpuops.nvidia.plugins.module_utils._program import FOLDER, pynvml
 from ansible_collections.gpuops.nvidia.plugins.module_utils._pynvml import PYNVML
-from ansible_collections.gpuops.nvidia.plugins.module_utils._result import (
-    Step,
-    apply,
-    diff_entry,
-    outcome,
-    plan_diff,
-)
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
 
-REMEMBER, INSTALL, REMOVE = "remember MIG for boot", "install boot unit", "remove boot unit"
+__all__ = ["INSTALL", "PROGRAM", "REMEMBER", "REMOVE", "Boot", "PersistentMigRun"]
+
+REMEMBER = "remember MIG for boot"
 PROGRAM = f"{FOLDER}/mig-boot.pyz"
-_FILES = (STATE, PYNVML, PROGRAM, UNIT_FILE)
 _START = f"{__package__}.at_boot"
 _SYSTEMD = "/run/systemd/system"
 # Before everything that uses GPUs or reads MIG devices only once: container runtimes, node agents, DCGM, CDI.
@@ -67,104 +63,39 @@ WantedBy=multi-user.target
 """
 
 
-class Boot:
+class Boot(BootUnit):
     """Plans and executes the steps for the next boot."""
 
     def __init__(self, journal: Journal, command: Runner, request: Request) -> None:
-        self.journal = journal
-        self.command = command
-        self.check = request.check
-        self.files_before = request.files_before
+        place = Place(UNIT, UNIT_FILE, ENABLED, STATE, PROGRAM, PYNVML, _START, _UNIT)
+        words = Words("mig_config", REMEMBER, "GPUs lose their layout at boot", "it has another layout",
+                      "GPUs lose their instances at boot")
+        super().__init__(place, words, journal, command, request.check, request.files_before)
 
-    @staticmethod
-    def refuse() -> None:
+    def refuse(self) -> None:
         """Raises HostError if the unit cannot be installed. Called before anything is changed."""
         vendor = read_mig_boot(Root())["vendor"]
         if vendor:
             raise HostError(f"{vendor} is enabled, which applies its own MIG layout at boot.",
                             f"Run systemctl disable {vendor}, or set boot to false.", unit=vendor)
-        for path in _FILES:
-            check_writable(path)
+        self.check_files()
 
-    # -- plans
-
-    def present(self, gpus: t.Mapping[str, planning.Result], assumed: bool = False) -> list[Step]:
+    def restoring(self, gpus: t.Mapping[str, planning.Result], assumed: bool = False) -> list[Step]:
         """The steps that make the next boot restore these layouts. gpus: see Restoration.restore; assumed: see Step."""
         if not gpus:
             return [] if assumed else self.absent("there is no layout to restore")
-        steps, text = [], _document(gpus)
-        if not self._remembers(gpus) if assumed else self._differs(STATE, text):
-            why = ("it has another layout" if self._owns(STATE) and os.path.exists(STATE) else
-                   "GPUs lose their layout at boot")
-            steps.append(Step(REMEMBER, STATE, why, assumed=assumed, data={"text": text}))
-        if not all(self._owns(path) and (os.path.exists(path) or path in self.files_before)
-                   for path in _FILES if path != STATE):
-            steps.append(Step(INSTALL, UNIT, "GPUs lose their instances at boot"))
-        elif self._differs(UNIT_FILE, _unit()) or self._differs(PROGRAM, program(_START)):
-            steps.append(Step(INSTALL, UNIT, "its files differ"))
-        elif not os.path.islink(ENABLED):
-            steps.append(Step(INSTALL, UNIT, "it is not enabled"))
-        return steps
+        return self.present(_document(gpus), self._remembers(gpus) if assumed else None, assumed)
 
     def _remembers(self, gpus: t.Mapping[str, planning.Result]) -> bool:
         """Whether the file already has these layouts. Compares by PCI address, because the UUIDs are unknown."""
         kept = {entry["pci"]: entry for entry in (read_mig_boot(Root())["gpus"] or {}).values()}
         return self._owns(STATE) and all(kept.get(entry["pci"]) == entry for entry in gpus.values())
 
-    def absent(self, why: str) -> list[Step]:
-        """The steps that remove all files."""
-        return [Step(REMOVE, UNIT, why)] if any(self._owns(path) for path in _FILES) else []
-
-    def _owns(self, path: str) -> bool:
-        return self.journal.get("file", path) is not None
-
-    def _differs(self, path: str, desired: bytes) -> bool:
-        return not self._owns(path) or read_bytes(path) != desired
-
-    # -- execution
-
-    def execute(self, steps: t.Sequence[Step]) -> planning.Result:
-        """Executes the steps, unless in check mode. Returns the result of these steps."""
-        diff = [diff_entry(STATE, (read_bytes(STATE) or b"").decode("utf-8", "replace"),
-                           step.data.get("text", b"").decode()) for step in steps
-                if step.action == REMEMBER or step.action == REMOVE and self._owns(STATE)]
-        if not self.check:
-            apply(steps, self._execute, self.journal)
-        return outcome(steps, [], [*diff, *plan_diff("mig_config, at boot", steps)])
-
-    def _execute(self, step: Step) -> None:
-        if step.action == REMEMBER:
-            self.journal.write_file(STATE, step.data["text"])
-        elif step.action == INSTALL:
-            self._install()
-        else:
-            self._remove()
-
     def _install(self) -> None:
         # Imported here, so that the module contains it, but a run that changes nothing does not compile it.
-        from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import at_boot
+        from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import at_boot  # noqa: F401
 
-        for path, data in ((PYNVML, pynvml(Root())), (PROGRAM, program(at_boot.__name__)), (UNIT_FILE, _unit())):
-            self.journal.write_file(path, data)
-        # Only if needed: after a reload, containers that were started without links of device nodes lose their GPUs.
-        if "yes" in self.command(["systemctl", "show", UNIT, "-p", "NeedDaemonReload"], check=False).stdout:
-            self.command(["systemctl", "daemon-reload"])
-        self.command(["systemctl", "enable", "--no-reload", UNIT])
-
-    def _remove(self) -> None:
-        self.command(["systemctl", "disable", "--no-reload", "--now", UNIT], check=False)
-        if os.path.islink(ENABLED):  # of a unit that somebody has removed
-            os.unlink(ENABLED)
-        for path in reversed(_FILES):
-            if self._owns(path):
-                if path == PYNVML:
-                    drop_compiled(path)
-                self.journal.restore_file(path)
-
-    def reset_failed(self) -> None:
-        """Resets the state failed of the unit, which a failure at the last boot has left."""
-        if os.path.exists(UNIT_FILE):
-            self.command(["systemctl", "reset-failed", UNIT], check=False)
+        super()._install()
 
 
 class PersistentMigRun(MigRun):
@@ -178,7 +109,7 @@ class PersistentMigRun(MigRun):
         boot = Boot(journal, self.command, self.request)
         if self.request.state == "absent":
             first = boot.execute(boot.absent("the former layout is restored"))
-            return _joined(first, super()._apply_goals(goals, journal))
+            return joined(first, super()._apply_goals(goals, journal))
         lasting = self.boot and self._has_systemd()
         if lasting and read_mig_boot(Root())["masked"]:
             self.warnings.append(f"{UNIT} is masked, so the next reboot loses the MIG layout. To keep the layout, run "
@@ -190,13 +121,13 @@ class PersistentMigRun(MigRun):
                 pynvml(Root())  # raises if it is missing, before anything is changed
         result = super()._apply_goals(goals, journal)
         if lasting:
-            steps = boot.present(self._remembered(), assumed=not self.nvml.available)
+            steps = boot.restoring(self._remembered(), assumed=not self.nvml.available)
         else:
             steps = boot.absent("boot is false")
         last = boot.execute(steps)
         if (result["changed"] or last["changed"]) and not self.request.check:
             boot.reset_failed()
-        return _joined(result, last)
+        return joined(result, last)
 
     def _has_systemd(self) -> bool:
         if os.path.isdir(_SYSTEMD):
@@ -223,17 +154,7 @@ class PersistentMigRun(MigRun):
         return {**former, **desired}
 
 
-def _unit() -> bytes:
-    return _UNIT.format(interpreter=sys.executable, program=PROGRAM).encode()
-
-
 def _document(gpus: t.Mapping[str, planning.Result]) -> bytes:
     """The content of the file with the layouts, sorted by PCI address."""
     ordered = dict(sorted(gpus.items(), key=lambda item: (item[1]["pci"], item[0])))
     return json.dumps({"version": VERSION, "gpus": ordered}, indent=1).encode() + b"\n"
-
-
-def _joined(first: planning.Result, second: planning.Result) -> planning.Result:
-    """One result from two: that of the change of GPUs and that of the boot unit. Lists keep the order of arguments."""
-    lists = {key: [*first[key], *second[key]] for key in ("plan", "pending", "diff")}
-    return {**first, **second, **lists, "changed": first["changed"] or second["changed"]}

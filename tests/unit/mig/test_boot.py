@@ -13,6 +13,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from ansible_collections.gpuops.nvidia.plugins.module_utils import _boot_unit
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts import mig_boot
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts import pci as pci_module
@@ -43,12 +44,11 @@ class Host:
         self.path = {name: root / path.lstrip("/") for name, path in paths.items()}
         for name, path in self.path.items():
             monkeypatch.setattr(boot_module, name, str(path))
-        monkeypatch.setattr(boot_module, "_FILES", tuple(str(self.path[name]) for name in
-                                                         ("STATE", "PYNVML", "PROGRAM", "UNIT_FILE")))
         monkeypatch.setattr(boot_module, "_SYSTEMD", str(root))
         for module in (boot_module, work):
             monkeypatch.setattr(module, "Root", lambda: Root(str(root)))
-        monkeypatch.setattr(boot_module, "pynvml", lambda _root: b"# pynvml\n")
+        for module in (boot_module, _boot_unit):
+            monkeypatch.setattr(module, "pynvml", lambda _root: b"# pynvml\n")
         monkeypatch.setattr(work, "run", self.run)
         journal = str(root / "var" / "journal")
         monkeypatch.setattr(work, "Journal", lambda concern, readonly: Journal(concern, journal, readonly))
