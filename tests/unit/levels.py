@@ -49,6 +49,15 @@ TABLE: t.Dict[str, t.Dict[str, t.Tuple[str, ...]]] = {
         "reset a GPU that a pod has open": NEVER,
         "change a MIG mode that only a reboot applies": ONLY_REBOOT,
     },
+    "settings": {
+        "set the persistence mode": ALWAYS,
+        "prepare another ECC mode": ALWAYS,
+        "set a limit of power or clocks": ALWAYS,
+        "allow more processes on a GPU": ALWAYS,
+        "allow only as many processes as use the GPU": ALWAYS,
+        "forbid more processes while the GPU is idle": ALWAYS,
+        "forbid processes that use the GPU to open it again": DRAIN,
+    },
     "toolkit": {
         "restart containerd, also that of MicroK8s": ALWAYS,
         "restart or reload CRI-O": ALWAYS,
