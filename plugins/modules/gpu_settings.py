@@ -34,8 +34,8 @@ extends_documentation_fragment:
 options:
   state:
     description:
-      - V(present) makes the GPUs as declared. A setting that an earlier run has set and that O(entries) does not declare
-        any more gets its former value.
+      - V(present) makes the GPUs as declared. A setting that an earlier run has set and that O(entries) does not
+        declare any more gets its former value.
       - V(absent) restores the former values of all settings, and removes the unit for boot.
       - V(gathered) returns the current settings as RV(entries), and what the GPUs support as RV(limits).
     type: str
@@ -52,15 +52,14 @@ options:
     suboptions:
       gpus:
         description:
-          - V(all), or the GPUs by UUID, index, PCI address (in quotes, because YAML reads it as a number), model or PCI
-            device id.
+          - Needed. V(all), or the GPUs by UUID, index, PCI address (in quotes, because YAML reads it as a number),
+            model or PCI device id.
           - A UUID, an index and a PCI address must exist on the host. A model that the host does not have is ignored,
             so that one declaration can serve hosts with different GPUs.
           - If a GPU does not have a setting, an entry that names the GPU or its model is an error. An entry for V(all)
             then applies to the other GPUs, and a warning names those that are left out.
         type: list
         elements: str
-        required: true
       persistence:
         description:
           - Whether the persistence mode is on, which keeps the driver initialized while no program uses the GPU.
@@ -88,11 +87,9 @@ options:
           memory:
             description: The memory clock in MHz.
             type: int
-            required: true
           graphics:
             description: The graphics clock in MHz.
             type: int
-            required: true
       locked_graphics_clocks:
         description:
           - The range within which the graphics clock stays. Equal numbers fix it. GPUs from Volta on have this setting.
@@ -102,11 +99,9 @@ options:
           min:
             description: The lowest clock in MHz.
             type: int
-            required: true
           max:
             description: The highest clock in MHz.
             type: int
-            required: true
       locked_memory_clocks:
         description:
           - As O(entries[].locked_graphics_clocks), for the memory clock. GPUs from Ampere on have this setting.
@@ -114,8 +109,8 @@ options:
         suboptions: *range
   boot:
     description:
-      - Whether the settings are applied at boot. C(/etc/gpuops/settings.json) contains them by the UUID of each GPU, and
-        the unit C(gpuops-settings.service) applies them after C(nvidia-persistenced) and C(gpuops-mig.service), and
+      - Whether the settings are applied at boot. C(/etc/gpuops/settings.json) contains them by the UUID of each GPU,
+        and the unit C(gpuops-settings.service) applies them after C(nvidia-persistenced) and C(gpuops-mig.service), and
         before container runtimes, the kubelet and DCGM start.
       - If the unit is masked, it stays masked. The settings are applied nevertheless, with a warning.
       - V(false) removes the unit and the file.
@@ -191,8 +186,8 @@ pending:
   elements: dict
 changes:
   description:
-    - The changes of RV(plan) as data. C(effect) is C(now), or C(reset) if the change takes effect with the next reset of
-      the GPU or reboot of the host. C(from) is null for clocks that were not locked.
+    - The changes of RV(plan) as data. C(effect) is C(now), or C(reset) if the change takes effect with the next reset
+      of the GPU or reboot of the host. C(from) is null for clocks that were not locked.
   returned: success
   type: list
   elements: dict
@@ -242,7 +237,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._settings.work impor
 
 
 def _clocks(*names: str) -> dict[str, object]:
-    return {"type": "dict", "options": {name: {"type": "int", "required": True} for name in names}}
+    return {"type": "dict", "options": {name: {"type": "int"} for name in names}}
 
 
 def main() -> None:
@@ -251,7 +246,7 @@ def main() -> None:
         argument_spec={
             "state": {"type": "str", "choices": ["present", "absent", "gathered"], "default": "present"},
             "entries": {"type": "list", "elements": "dict", "options": {
-                "gpus": {"type": "list", "elements": "str", "required": True},
+                "gpus": {"type": "list", "elements": "str"},
                 "persistence": {"type": "bool"},
                 "ecc": {"type": "bool"},
                 "compute_mode": {"type": "str", "choices": ["default", "exclusive_process", "prohibited"]},
@@ -264,7 +259,6 @@ def main() -> None:
             "files_before": {"type": "list", "elements": "str", "default": []},
             "disruption": _module_main.DISRUPTION,
         },
-        required_if=[("state", "present", ["entries"])],
         supports_check_mode=True,
     )
     asked = module.params

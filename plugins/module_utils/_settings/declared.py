@@ -65,6 +65,9 @@ def milliwatts(value: Value) -> int:
 
 def parse(entries: object, option: str = "entries") -> list[Entry]:
     """The entries of a declaration. Raises InputError. option: the name of the option."""
+    if entries is None:
+        raise InputError("the declaration is missing.", "Set it; an empty list restores the former settings.",
+                         path=option)
     if not isinstance(entries, list) or len(entries) > _MOST:
         raise InputError(f"a list of at most {_MOST} entries is expected.", "Each entry has gpus and settings.",
                          path=option, value=brief(entries))
@@ -155,8 +158,8 @@ def resolve(entries: t.Sequence[Entry], gpus: t.Sequence[Target]) -> dict[str, d
                 former = found.setdefault(pci, {}).get(name)
                 if former is not None and former.kind == kind and former.value != value:
                     raise InputError(f"{former.path} and {entry.path} declare different values for GPU {pci}, and both "
-                                     f"select it by {_KINDS[kind]}: {text(name, former.value)} and {text(name, value)}.",
-                                     "Remove one of them, or name the GPU by UUID in the entry that shall apply.",
+                                     f"select it by {_KINDS[kind]}: {text(name, former.value)} and "
+                                     f"{text(name, value)}.", "Remove one of them, or name the GPU by UUID in the entry that shall apply.",
                                      path=f"{entry.path}.{name}", value=value)
                 if former is None or former.kind < kind:
                     found[pci][name] = wanted

@@ -1,8 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The plan for the settings of GPUs: the changes, and the limits that values must meet. Pure. PRIVATE to the collection.
-"""
+"""The plan for the settings of GPUs: the changes, and what values a GPU accepts. Pure. PRIVATE to the collection."""
 
 from __future__ import annotations
 
@@ -24,6 +23,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._settings.declared i
     ECC,
     GRAPHICS_LOCK,
     LOCKS,
+    MEMORY_LOCK,
     PERSISTENCE,
     POWER_LIMIT,
     SETTINGS,
@@ -36,8 +36,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._settings.declared i
 
 # When a change takes effect.
 NOW, RESET = "now", "reset"
-_LABELS = {APPLICATIONS: "application clocks", GRAPHICS_LOCK: "graphics clocks", "locked_memory_clocks": "memory clocks",
-           POWER_LIMIT: "power limit", COMPUTE_MODE: "compute mode", ECC: "ECC mode", PERSISTENCE: "persistence mode"}
+_LABELS = {PERSISTENCE: "persistence mode", ECC: "ECC mode", COMPUTE_MODE: "compute mode", POWER_LIMIT: "power limit",
+           APPLICATIONS: "application clocks", MEMORY_LOCK: "memory clocks", GRAPHICS_LOCK: "graphics clocks"}
 # What the driver forgets when no program has the GPU open and persistence is off.
 _FORGOTTEN = tuple(name for name in SETTINGS if name not in (PERSISTENCE, ECC))
 _SHOWN = 12
@@ -91,7 +91,9 @@ class Change:
     @property
     def action(self) -> str:
         """The action of the step."""
-        verb = "unlock" if self.after is None else "lock" if self.setting in LOCKS else "set" if self.path else "restore"
+        verb = "set" if self.path else "restore"
+        if self.setting in LOCKS:
+            verb = "unlock" if self.after is None else "lock"
         return f"{verb} {_LABELS[self.setting]}"
 
     def as_dict(self) -> dict[str, t.Any]:

@@ -190,7 +190,7 @@ class SettingsRun:
         for gpu in gpus:
             former = self._former(gpu, wanted[gpu.pci], journal)
             found = planning.changes(gpu, wanted[gpu.pci], former)
-            if any(change.setting == COMPUTE_MODE and change.after != "default" for change in found) and not gpu.assumed:
+            if not gpu.assumed and any(one.setting == COMPUTE_MODE and one.after != "default" for one in found):
                 gpu.processes = self.nvml.compute_processes(self._devices[gpu.pci])
             steps, pending = planning.gate(found, gpu, self.request.level)
             self.plans.append(GpuPlan(gpu, wanted[gpu.pci], [step.data["change"] for step in steps], steps, pending))

@@ -124,6 +124,8 @@ def test_locked_and_application_clocks_of_different_entries_are_refused_too() ->
 
 
 def test_not_a_list() -> None:
-    for wrong in ({"gpus": "all"}, None, "all", [{"gpus": "all", "ecc": True}] * 257):
+    for wrong in ({"gpus": "all"}, "all", [{"gpus": "all", "ecc": True}] * 257):
         with pytest.raises(InputError, match="a list of at most 256 entries"):
             declared.parse(wrong)
+    with pytest.raises(InputError, match="entries: the declaration is missing"):
+        declared.parse(None)

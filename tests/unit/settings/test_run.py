@@ -11,7 +11,12 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import DeviceError, GpuopsError, HostError, InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import (
+    DeviceError,
+    GpuopsError,
+    HostError,
+    InputError,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts import pci
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.pci import Bus, Function
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
@@ -97,8 +102,8 @@ def test_check_run_again_and_removal(host: Host) -> None:
                              "nvmlDeviceSetPowerManagementLimit", "nvmlDeviceSetPersistenceMode",
                              "nvmlDeviceSetPersistenceMode", "nvmlDeviceSetPowerManagementLimit",
                              "nvmlDeviceSetGpuLockedClocks"]
-    assert host.settings() == ["settings 0 65500 5001 585 0 0 0 0 0 1 0", "settings 2 500000 2619 1980 1200 1800 0 0 0 1 1",
-                               "111"]
+    assert host.settings() == ["settings 0 65500 5001 585 0 0 0 0 0 1 0",
+                               "settings 2 500000 2619 1980 1200 1800 0 0 0 1 1", "111"]
     assert done["reset_required"] == [T4]
     assert [change["effect"] for change in done["changes"]] == ["now", "reset", *["now"] * 5]
     assert done["after"][H100] == {
@@ -149,10 +154,11 @@ def test_what_another_program_has_changed_is_set_again(host: Host) -> None:
 
 
 @pytest.mark.parametrize(("entry", "told"), [
-    ({"gpus": "all", "power_limit": 300}, "300 W is outside of the range of GPU 0000:17:00.0 (Tesla T4). Allowed: 60 to 70 W"),
+    ({"gpus": "all", "power_limit": 300},
+     "300 W is outside of the range of GPU 0000:17:00.0 (Tesla T4). Allowed: 60 to 70 W"),
     ({"gpus": [H100], "power_limit": 199.999}, "Allowed: 200 to 700 W"),
     ({"gpus": ["Tesla T4"], "application_clocks": {"memory": 5000, "graphics": 585}}, "Allowed: 405, 5001 MHz"),
-    ({"gpus": ["Tesla T4"], "application_clocks": {"memory": 5001, "graphics": 586}}, "the nearest are 585 and 600 MHz"),
+    ({"gpus": ["Tesla T4"], "application_clocks": {"memory": 5001, "graphics": 586}}, "nearest are 585 and 600 MHz"),
     ({"gpus": [H100], "locked_graphics_clocks": {"min": 100, "max": 1800}}, "Allowed: 345 to 1980 MHz"),
     ({"gpus": [H100], "locked_memory_clocks": {"min": 1593, "max": 3000}}, "Allowed: 1593 to 2619 MHz"),
     ({"gpus": ["0"], "locked_memory_clocks": {"min": 405, "max": 5001}}, "only on Ampere and later"),
@@ -193,7 +199,8 @@ def test_gathered_settings_are_a_declaration_without_changes(host: Host) -> None
     assert [entry["gpus"] for entry in found["entries"]] == [
         [line.split("|")[2]] for line in host.gpus.state.read_text().splitlines() if line.startswith("gpu ")]
     assert found["entries"][2]["locked_graphics_clocks"] == {"min": 1200, "max": 1800}
-    assert found["limits"][T4] == {"power_limit": [60, 70], "memory_clocks": [5001, 405], "graphics_clocks": [300, 1590]}
+    assert found["limits"][T4] == {
+        "power_limit": [60, 70], "memory_clocks": [5001, 405], "graphics_clocks": [300, 1590]}
     host.writes()
     assert not host.go(*found["entries"])["changed"] and host.writes() == []
 
