@@ -33,7 +33,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import R
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels import nfd, sharing_config
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.slurm_files import SlurmFiles
-from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import config_file
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import config_file, profile_names
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages import (
     apt_archive,
     apt_probe,
@@ -44,6 +44,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._packages import (
     zypper_tools,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed, Runner
+from ansible_collections.gpuops.nvidia.plugins.module_utils._settings import declared
 from ansible_collections.gpuops.nvidia.plugins.module_utils._slurm import nodes as slurm_nodes
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit import read
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import answer_shapes
@@ -104,6 +105,15 @@ def _journal(document: Any) -> None:
 
 def _mig_boot_file(document: Any) -> None:
     shaped("mig_boot", mig_boot.read_mig_boot(tree(mig_boot.STATE, written(document))))
+
+
+def _settings(document: Any) -> None:
+    gpu = profile_names.Target("0000:1b:00.0", 0, "2330", "10de:16c1", "NVIDIA H100 80GB HBM3", (), _UUID)
+    entries = declared.parse(document)
+    declared.near_misses(entries, [gpu])
+    for one in declared.resolve(entries, [gpu]).values():
+        for name, wanted in one.items():
+            declared.text(name, wanted.value)
 
 
 def _kernel_log(text: str) -> None:
@@ -291,6 +301,12 @@ TARGETS: dict[str, Target] = {
                                    "mig-devices": st.dictionaries(st.sampled_from(["1g.10gb", "1c.1g.10gb+me", "x"]),
                                                                   st.integers(-1, 9), max_size=2)}, _ODD),
                            max_size=2)), max_size=2)}, _ODD)), config_file.parse),
+    "GPU settings": Target(st.one_of(_ODD, st.lists(fields({
+        "gpus": st.sampled_from(["all", ["0"], ["all", 1], [True], ["H100", _UUID], ["00:1b:0.0"]]),
+        "power_limit": st.sampled_from([300, 0.5, float("nan"), float("inf"), 10 ** 400, "9"]),
+        "application_clocks": fields({"memory": st.integers(-1, 2 ** 60), "graphics": st.integers(-1, 9)}, _ODD),
+        "locked_memory_clocks": fields({"min": st.integers(-1, 2 ** 60), "max": st.integers(-1, 9)}, _ODD),
+        "compute_mode": st.sampled_from(["default", "", "x"]), "ecc": st.booleans()}, _ODD), max_size=3)), _settings),
     "os-release": Target(words("ID=", "ID_LIKE=", "VERSION_ID=", "debian", "ubuntu", '"', "'", "\\", "\n", "#", "=",
                                "24.04"), _release),
     "kernels": Target(st.tuples(words("6.8.0", "-", "generic", ".el9", "+64k", ".amzn2023.", "uek", "1"),

@@ -68,7 +68,7 @@ PROGRAMS = (
     (r"(apt-helper|capsh|containerd|ctr|dpkg-deb|dpkg-query|file|lsb_release|modinfo|nvidia-ctk|uname)\b", ""),
     (r"journalctl ", ""),
     (r"apt-get .*( -s |\bupdate$|\bindextargets$)|nvidia-smi --query", ""),
-    (r"systemctl (show|is-active|reset-failed|daemon-reload|enable --no-reload|(re)?start gpuops-)", ""),
+    (r"systemctl (show|is-active|reset-failed|daemon-reload|enable --no-reload|(try-)?(re)?start gpuops-)", ""),
     (r"apt-get .*\binstall ", "install packages"),
     (r"modprobe nvidia", "load modules"),
     (r"rmmod nvidia", "unload modules"),

@@ -1,8 +1,8 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Settings of GPUs on a host that reboots: planned as applied, kept, put back by the unit, restored on removal; the same
-by the playbooks for the whole host."""
+"""Settings of GPUs on a host that reboots: planned as applied, kept, put back by the unit, restored on removal; and by
+the playbooks for the whole host."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def told(lab: LabHosts) -> str:
 @pytest.fixture(scope="module")
 def lab() -> Iterator[LabHosts]:
     """A separate lab with one host."""
-    with own_lab("settings", f"{HOST}=h100-80:1,t4:1") as hosts:
+    with own_lab("settings", f"{HOST}=h100-80:1+t4:1") as hosts:
         yield hosts
 
 

@@ -42,6 +42,9 @@ class Restoration(MigRun):
         """True, because placements are restored, too."""
         return True
 
+    def _set_again(self) -> None:
+        """Does nothing, because the unit with the settings starts after this one."""
+
     def restore(self, gpus: t.Mapping[str, planning.Result], journal: Journal) -> list[str]:
         """Restores the layouts. Returns the errors, as sentences.
 

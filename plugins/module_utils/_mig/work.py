@@ -397,6 +397,8 @@ class MigRun:
                 plans = [self._change(plan, executor, journal, plan.gpu.pci in new) for plan in plans]
                 self._devices.update(executor.devices)
                 self._check_result([plan for plan in plans if plan.steps and not plan.pending])
+            if any(plan.gpu.mode[0] != plan.goal.enabled for plan in plans if plan.steps and not plan.pending):
+                self._set_again()
             if journal.get("cdi", UNIT) is not None:
                 self._refresh_cdi(journal)
             apply(starts, executor, journal)
@@ -439,6 +441,14 @@ class MigRun:
             for uuid in entries:
                 if not waiting.get(uuid, self.request.state != "absent"):
                     journal.forget(_REBOOT, uuid)
+
+    def _set_again(self) -> None:
+        """Starts the unit again that applies the settings of gpu_settings, which GPUs forget in a reset."""
+        if os.path.exists("/etc/systemd/system/gpuops-settings.service"):
+            done = self.command(["systemctl", "try-restart", "gpuops-settings.service"], timeout=120, check=False)
+            if done.rc:
+                self.warnings.append("gpuops-settings.service has failed, so GPUs may have lost settings. For the "
+                                     "cause: journalctl -u gpuops-settings.service")
 
     def _refresh_cdi(self, journal: Journal) -> None:
         """Refreshes the CDI specifications, from which containers learn the MIG devices. Ends the journal's request."""

@@ -159,7 +159,8 @@ def resolve(entries: t.Sequence[Entry], gpus: t.Sequence[Target]) -> dict[str, d
                 if former is not None and former.kind == kind and former.value != value:
                     raise InputError(f"{former.path} and {entry.path} declare different values for GPU {pci}, and both "
                                      f"select it by {_KINDS[kind]}: {text(name, former.value)} and "
-                                     f"{text(name, value)}.", "Remove one of them, or name the GPU by UUID in the entry that shall apply.",
+                                     f"{text(name, value)}.",
+                                     "Remove one of them, or name the GPU by UUID in the entry that shall apply.",
                                      path=f"{entry.path}.{name}", value=value)
                 if former is None or former.kind < kind:
                     found[pci][name] = wanted
