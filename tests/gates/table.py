@@ -55,9 +55,10 @@ DRIVER = ("plugins/modules/nvidia_driver.py", "plugins/module_utils/_driver/*", 
 SOFTWARE = ("plugins/modules/nvidia_software.py", "plugins/module_utils/_software/*")
 TOOLKIT = ("plugins/modules/container_toolkit.py", "plugins/module_utils/_toolkit/*")
 MIG = ("plugins/modules/mig_config.py", "plugins/module_utils/_mig/*")
+SETTINGS = ("plugins/modules/gpu_settings.py", "plugins/module_utils/_settings/*")
 LABELS = ("plugins/modules/gpu_labels.py", "plugins/module_utils/_labels/*")
 FACTS = ("plugins/modules/gpu_info.py", "plugins/module_utils/_facts/*")
-ON_A_HOST = (*DRIVER, *SOFTWARE, *TOOLKIT, *MIG, *LABELS, *FACTS)
+ON_A_HOST = (*DRIVER, *SOFTWARE, *TOOLKIT, *MIG, *SETTINGS, *LABELS, *FACTS)
 # By a word in the name of a file of the two rooms of the driver, the tests of that source.
 SOURCES = {"runfile": "runfile", "archive": "archive", "zypper": "zypper", "suse": "zypper", "rpm": "rpm", "dnf": "rpm"}
 
@@ -126,9 +127,10 @@ GATES = (
     on_hosts("sources", 15, 0.15, "rpm", "zypper", "archive", "runfile", needs=("lab", "other hosts"),
              nearest={**{f"plugins/module_utils/*{word}*": [test] for word, test in SOURCES.items()},
                       **dict.fromkeys(ON_A_HOST, ())}),
-    on_hosts("toolkit", 8, 0.23, "toolkit", "toolkit_docker", "toolkit_rootless", "toolkit_cdi", "mig",
+    on_hosts("toolkit", 10, 0.23, "toolkit", "toolkit_docker", "toolkit_rootless", "toolkit_cdi", "mig", "settings",
              needs=("lab", "other hosts", "containerd"),
              nearest={**dict.fromkeys(ON_A_HOST, ()), **dict.fromkeys(MIG, ["mig"]),
+                      **dict.fromkeys(SETTINGS, ["settings"]),
                       **dict.fromkeys(TOOLKIT, [
                           "toolkit", "toolkit_docker", "toolkit_rootless", "toolkit_cdi"])}),
     on_hosts("slurm", 9, 0.25, "slurm", needs=("lab", "other hosts"), nearest=dict.fromkeys(ON_A_HOST, ()),
