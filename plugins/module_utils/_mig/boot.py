@@ -93,8 +93,9 @@ class Boot(BootUnit):
 
     def _install(self) -> None:
         # Imported here, so that the module contains it, but a run that changes nothing does not compile it.
-        from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import at_boot  # noqa: F401
+        from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import at_boot
 
+        self.place = self.place._replace(start=at_boot.__name__)
         super()._install()
 
 
