@@ -108,7 +108,7 @@ def test_a_boot_puts_them_back(lab: LabHosts, converged: Converged) -> None:
     lab.reset(HOST, converged.disk)
     # The ECC mode is the GPU's own, and the boot has applied it.
     assert settings(lab) == [SET[0].replace(" 1 0", " 0 0"), SET[1]], told(lab)
-    assert told(lab).count("done: ") == 4 and "done: lock graphics clocks" in told(lab)
+    assert told(lab).count("done: ") == 6 and "done: lock graphics clocks" in told(lab)
     run, verify = series.well(lab, role(), role(tasks="verify"))
     assert not result(run)["changed"] and result(run)["reset_required"] == [], verify.output
 
@@ -164,6 +164,7 @@ def test_an_empty_declaration_restores_and_no_declaration_changes_nothing(lab: L
     assert result(empty)["changed"] and settings(lab) == ["settings 0 70000 5001 585 0 0 0 0 0 0 1"]
 
 
+@pytest.mark.timeout(1800)
 def test_the_playbooks(lab: LabHosts) -> None:
     """A whole host: refused before anything is changed, applied by site, compared by verify, restored by remove."""
     lab.reset(HOST)
@@ -180,11 +181,9 @@ def test_the_playbooks(lab: LabHosts) -> None:
     assert settings(lab) == SET and json.loads(lab.sh(HOST, f"cat {STATE}"))["version"] == 1
     again = user.playbook("site", lab.hosts, "--check", "--diff", gpu_settings=ENTRIES, **wishes)
     assert again.rc == 0 and " changed=0 " in again.output, again.output
-    same = user.playbook("verify", lab.hosts, gpu_settings=ENTRIES, **wishes)
-    assert same.rc == 0, same.output
     lab.sh(HOST, "gpusim reset 1")
     differs = user.playbook("verify", lab.hosts, gpu_settings=ENTRIES, **wishes)
-    assert differs.rc != 0 and "set power limit: 0000:1b:00.0 500 W" in differs.output, differs.output
+    assert differs.rc != 0 and differs.output.count("[ERROR]") == 1 and "set power limit: 0000:1b:00.0 500 W" in differs.output, differs.output
     removed = user.playbook("remove", lab.hosts, **wishes)
     assert removed.rc == 0, removed.output
     assert settings(lab) == ["settings 0 70000 5001 585 0 0 0 0 0 0 1"]
