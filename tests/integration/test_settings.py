@@ -183,7 +183,7 @@ def test_the_playbooks(lab: LabHosts) -> None:
     assert again.rc == 0 and " changed=0 " in again.output, again.output
     lab.sh(HOST, "gpusim reset 1")
     differs = user.playbook("verify", lab.hosts, gpu_settings=ENTRIES, **wishes)
-    assert differs.rc != 0 and differs.output.count("[ERROR]") == 1 and "set power limit: 0000:1b:00.0 500 W" in differs.output, differs.output
+    assert differs.rc != 0 and "set power limit: 0000:1b:00.0 500 W" in differs.output, differs.output
     removed = user.playbook("remove", lab.hosts, **wishes)
     assert removed.rc == 0, removed.output
     assert settings(lab) == ["settings 0 70000 5001 585 0 0 0 0 0 0 1"]

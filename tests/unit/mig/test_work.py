@@ -868,3 +868,33 @@ def test_instances_in_free_space_wait_where_operands_have_to_learn_of_them() -> 
     assert model.placed == before and result["in_free_space"] == [A] and not result["changed"]
     assert go(model, "all-1g.10gb", devices=[A], level="never")["in_free_space"] == [A]
     assert model.placed != before and go(model, "all-1g.10gb", devices=[A])["in_free_space"] == []
+
+
+@pytest.mark.parametrize(("selected", "started"), [("all-1g.10gb", 1), ("all-enabled", 1), ("all-disabled", 0)])
+def test_settings_are_applied_again_after_a_change_of_the_mode(
+        selected: str, started: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reset forgets them. The unit is started once for all GPUs, and not if none has changed its mode."""
+    unit, commands = tmp_path / "gpuops-settings.service", []
+
+    def run(argv: t.Sequence[str], **_options: t.Any) -> Completed:
+        commands.append(" ".join(argv))
+        return Completed(tuple(argv), 1, "", "")
+
+    monkeypatch.setattr(work_module, "_SETTINGS", str(unit))
+    model = hosts()
+    for present in (False, True):
+        if present:
+            unit.write_text("")
+        request = work_module.Request("present", None, selected, None, "idle", False)
+        job = work_module.MigRun(request, model)  # type: ignore[arg-type]
+        job.command = run
+        job.run()
+        assert commands.count("systemctl try-restart gpuops-settings.service") == (started if present else 0)
+        assert len([one for one in job.warnings if "may have lost settings" in one]) == (started if present else 0)
+        go(model, "all-disabled")
+    go(model, "all-1g.10gb")
+    job = work_module.MigRun(work_module.Request("present", None, "all-balanced", None, "idle", False),
+                             model)  # type: ignore[arg-type]
+    job.command, former = run, len(commands)
+    job.run()
+    assert "systemctl try-restart gpuops-settings.service" not in commands[former:]
