@@ -59,8 +59,7 @@ def watts(milliwatts: int) -> Value:
 
 def milliwatts(value: Value) -> int:
     """The limit of power for NVML."""
-    assert isinstance(value, (int, float))
-    return round(value * 1000)
+    return round(t.cast("float", value) * 1000)
 
 
 def parse(entries: object, option: str = "entries") -> list[Entry]:
