@@ -46,6 +46,7 @@ class ActionModule(ControllerAction):
         "workloads": {"type": "list", "elements": "dict", "default": []},
         "compare": {"type": "bool", "default": True},
         "check_pods": {"type": "raw", "default": 0},
+        "check_metrics": {"type": "raw", "default": 0},
         "startup_taint": {"type": "str", "default": ""},
         "observe": {"type": "bool", "default": False},
         "timeout": {"type": "int", "default": 900},
@@ -104,7 +105,7 @@ class ActionModule(ControllerAction):
         from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
         from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.workloads import Workload
         from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import node_lock, node_status
-        from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout import check_pods, offered
+        from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout import check_pods, metrics, offered
         from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.checks import compared, verified
         from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.drift import differences, startup_taint
         from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.rollout import Rollout
@@ -114,6 +115,8 @@ class ActionModule(ControllerAction):
         if not path:
             raise InputError("it is not set, and a cluster is never taken from the environment.",
                              "Set it to the kubeconfig of the cluster.", path="kubeconfig")
+        amount, read = (check_pods.count(arguments[name], cluster["nodes"]["gpu"], name)
+                        for name in ("check_pods", "check_metrics"))
         mine = [name for name in components.NAMES if (cluster["components"].get(name) or {}).get("state") == "present"
                 and (only is None or name in only)]
         client = Client(find_file(task_vars, str(path)), arguments["context"] or cluster.get("context"))
@@ -131,10 +134,14 @@ class ActionModule(ControllerAction):
             checks = compared(checks, offered.differences(client, ready, _full_gpus(cluster, task_vars),
                                                           0 if check else arguments["timeout"]), check)
             ready = verified(cluster["nodes"]["gpu"], checks)
-        amount = check_pods.count(arguments["check_pods"], cluster["nodes"]["gpu"])
-        ran: list[check_pods.Ran] = []
-        if amount and {"validator", "device_plugin"} <= {*mine}:
+        if "dcgm_exporter" in mine:
+            checks = compared(checks, metrics.differences(
+                client, str(cluster["namespace"]), ready, read, _uuids(cluster, task_vars), check), check)
+            ready = verified(cluster["nodes"]["gpu"], checks)
+        ran = check_pods.undeliverable(cluster, ready, amount) if only is None else []
+        if not ran and {*check_pods.NEEDS} <= {*mine}:
             ran = check_pods.run(client, cluster, ready, amount, check)
+        if ran:
             checks = compared(checks, check_pods.differences(ran), check)
             ready = [name for name in ready if not any(one.node == name and one.state == "failed" for one in ran)]
         if arguments["startup_taint"]:
@@ -166,6 +173,16 @@ def _with_gpus(cluster: Data, task_vars: Data) -> dict[str, int]:
     facts = inventory_vars.facts(task_vars) if hosts else {}
     return {node: len(facts[host]["gpus"]) for node, host in cluster["nodes"]["by_host"].items()
             if host in hosts and facts.get(host)}
+
+
+def _uuids(cluster: Data, task_vars: Data) -> dict[str, list[str]]:
+    """Maps Nodes to the UUIDs of the GPUs of their hosts, for hosts in the inventory whose driver runs."""
+    found = {}
+    for node, host in cluster["nodes"]["by_host"].items():
+        gpus = (inventory_vars.unchanged_facts(task_vars, host) or {}).get("gpus") or []
+        if gpus and all(gpu.get("uuid") for gpu in gpus):
+            found[node] = [str(gpu["uuid"]) for gpu in gpus]
+    return found
 
 
 def _full_gpus(cluster: Data, task_vars: Data) -> dict[str, int]:

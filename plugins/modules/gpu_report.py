@@ -183,7 +183,7 @@ findings:
     - host: gpu-1
       check: nouveau
       severity: error
-      text: nouveau drives the GPUs, so the NVIDIA driver cannot be loaded
+      text: the kernel module nouveau uses the GPUs, so the NVIDIA driver cannot be loaded
       fix: >-
         Write 'blacklist nouveau' and 'options nouveau modeset=0' to /etc/modprobe.d, rebuild the initramfs, reboot
       detail: ""

@@ -112,8 +112,20 @@ options:
       - The pod runs a CUDA program of the validator's image, without privileges. It is created only if a GPU of the
         Node is free, ends after at most two minutes, and is deleted in any case. If no GPU of a Node is free, the
         check is V(pending) there. A pod that fails is a failure of the component C(validator).
-      - It runs at every level of C(gpu_disruption), and only if the cluster delivers C(validator) and C(device_plugin).
-        In check mode the module only says what would run.
+      - It runs at every level of C(gpu_disruption). If the cluster does not deliver C(validator) and C(device_plugin),
+        the check is V(pending). If O(components) excludes one of them, no pod runs. In check mode the module only says
+        what would run.
+    type: raw
+    default: 0
+  check_metrics:
+    description:
+      - On how many GPU Nodes the page of the DCGM exporter is read, after everything else on the Node is as planned.
+        The values are those of O(check_pods).
+      - The page has to have samples of each GPU, and they have to be fresh. The samples of a GPU are fresh if its
+        energy counter grows within 75 seconds. If the page does not have this counter, this is not checked.
+      - The API server fetches the pages. If the user of the kubeconfig does not have the permission C(get) of
+        C(pods/proxy), the check is V(pending).
+      - In check mode, the page is read once, and the age of the samples is not checked.
     type: raw
     default: 0
   observe:
@@ -156,6 +168,7 @@ EXAMPLES = r"""
   gpuops.nvidia.gpu_verify:
     cluster: "{{ plan.cluster }}"
     check_pods: 10%
+    check_metrics: 10%
 """
 
 RETURN = r"""

@@ -6,7 +6,10 @@
 from __future__ import annotations
 
 import json
+import socket
+import threading
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +20,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import read_cluster
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import deliver
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout import check_pods, drift
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout import check_pods, drift, metrics
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.rollout import Rollout
 
 from lab.controlplane import cluster as clusters
@@ -53,10 +56,10 @@ def runner(kubectl: Kubectl, tmp_path: Path) -> Iterator[Client]:
     kubectl("delete", "--ignore-not-found", "namespace", SPACE, OPERANDS)
 
 
-def can_i(cluster: clusters.Cluster, verb: str, resource: str) -> bool:
+def can_i(cluster: clusters.Cluster, verb: str, resource: str, subresource: str = "") -> bool:
     """Whether kubectl auth can-i allows it for the user."""
     review = {"spec": {"user": USER, "groups": ["system:serviceaccounts", "system:authenticated"],
-                       "resourceAttributes": {"verb": verb, "resource": resource}}}
+                       "resourceAttributes": {"verb": verb, "resource": resource, "subresource": subresource}}}
     with cluster.api() as server:
         answer = server.request("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", review)
     return bool(answer["status"]["allowed"])
@@ -133,6 +136,63 @@ def test_a_pod_with_one_gpu_needs_the_documented_rights(runner: Client, cluster:
         assert not [one for one in audit.requests if one["code"] == 403]
     finally:
         retire(cluster, name)
+
+
+def test_the_page_of_an_exporter_needs_the_documented_right(runner: Client, cluster: clusters.Cluster,
+                                                            kubectl: Kubectl, audit: Audit) -> None:
+    """The API server fetches the page from this machine, which is the pod: kwok runs no programs."""
+    until(lambda: can_i(cluster, "patch", "nodes"), "the server knows the role")
+    name, address = "rights-metrics", own_address()
+    lab_nodes.create(cluster, [lab_nodes.Node(name, model="l40s", gpus=1)], lab_nodes.Labels())
+    kubectl("label", "node", name, "nvidia.com/gpu.deploy.dcgm-exporter=true", "nvidia.com/gpu.count=1", "--overwrite")
+    kubectl("create", "namespace", OPERANDS)
+    until(lambda: runner.list("v1", "ServiceAccount", OPERANDS), "the namespace has its default service account")
+    energy = iter(range(1, 100))
+
+    class Exporter(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:  # noqa: N802 - the name is that of the library
+            labels = 'gpu="0",UUID="GPU-0000"'
+            page = f"DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{{{labels}}} {next(energy)}\n".encode()
+            self.send_response(200 if self.path == "/metrics" else 404)
+            self.send_header("Content-Length", str(len(page)))
+            self.end_headers()
+            self.wfile.write(page)
+
+    with ThreadingHTTPServer((address, 0), Exporter) as exporter:
+        threading.Thread(target=exporter.serve_forever, daemon=True).start()
+        kubectl("create", "--filename", "-", stdin={"apiVersion": "v1", "kind": "Pod", "metadata": {
+            "name": "exporter", "namespace": OPERANDS, "labels": {"app": "nvidia-dcgm-exporter"}}, "spec": {
+                "nodeName": name, "tolerations": [{"operator": "Exists"}], "containers": [{
+                    "name": "exporter", "image": "none", "env": [
+                        {"name": "DCGM_EXPORTER_LISTEN", "value": f":{exporter.server_port}"}]}]}})
+        try:
+            running = {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}]}
+
+            def check() -> list[drift.Difference]:
+                # Each time, because kwok can write its own status of the pod.
+                kubectl("patch", "--namespace", OPERANDS, "pod", "exporter", "--subresource=status", "--type=merge",
+                        "--patch", json.dumps({"status": running}))
+                return metrics.differences(runner, OPERANDS, [name], [name], {}, sleep=lambda seconds: None)
+
+            refused, = check()
+            assert refused.level == "pending" and "get pods/proxy" in refused.cause
+            role = documented()
+            role["rules"] += [{"apiGroups": [""], "resources": ["pods/proxy"], "verbs": ["get"]}]
+            kubectl("replace", "--filename", "-", stdin=role)
+            until(lambda: can_i(cluster, "get", "pods", "proxy"), "the server knows the larger role")
+            audit.start()
+            assert check() == [] and next(energy) >= 3
+            assert not [one for one in audit.requests if one["code"] == 403]
+        finally:
+            exporter.shutdown()
+            retire(cluster, name)
+
+
+def own_address() -> str:
+    """The address of this machine. The API server does not connect to loopback addresses of pods."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(("192.0.2.1", 9))  # documentation (RFC 5737); no packet is sent
+        return str(probe.getsockname()[0])
 
 
 def test_one_right_less_is_named_before_the_first_write(runner: Client, cluster: clusters.Cluster, kubectl: Kubectl,

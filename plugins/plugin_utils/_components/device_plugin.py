@@ -21,6 +21,8 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.sharing impo
 
 # The label of a Node on which pods share GPUs by MPS; the pods of the MPS daemon select this label.
 MPS_CAPABLE = "nvidia.com/mps.capable"
+# The major number of the compute capability, and its values before Volta, which is 7.0.
+_COMPUTE_MAJOR, _BEFORE_VOLTA = "nvidia.com/gpu.compute.major", ("3", "5", "6")
 _SECTION = "devicePlugin.config"
 # The value of devicePlugin.env in each ClusterPolicy that a chart up to 25.3.2 has created (its values.yaml).
 _OLD_CHART_ENV = {"PASS_DEVICE_SPECS": "true", "FAIL_ON_INIT_ERROR": "true", "DEVICE_LIST_STRATEGY": "envvar",
@@ -79,7 +81,7 @@ def resolve_sharing(policy: Policy, given: Sharing | None, facts: ClusterFacts |
         return None
     strategy = str(policy.get("mig.strategy") or "")
     reasons += refusals(found, strategy, wanted)
-    refused += _mig_under_mps(found, wanted, nodes)
+    refused += [*_mig_under_mps(found, wanted, nodes), *_too_many_mps_clients(found, wanted, nodes)]
     texts += notes(found, strategy, wanted, nodes)
     return found
 
@@ -149,11 +151,26 @@ def _mig_under_mps(found: Sharing, wanted: t.Mapping[str, str],
     """The refusals of Nodes that have both a MIG layout and MPS. nodes: the Nodes with a GPU; wanted: as in
     L(refusals)."""
     with_mig = [node for node, one in nodes.items() if one["labels"].get(MIG_CONFIG, "all-disabled") not in
-                ("", "all-disabled") and found.strategy(
-                    wanted.get(node) or one["labels"].get(PLUGIN_CONFIG) or found.default) == "mps"]
+                ("", "all-disabled") and found.strategy(_config(found, wanted, node, one["labels"])) == "mps"]
     return [(Refused(f"MPS sharing is requested, but {MIG_CONFIG} requests MIG; MPS and MIG exclude each other",
                      f"Set device_plugin_config of these hosts to a configuration without MPS, or {MIG_CONFIG}="
                      "all-disabled."), with_mig)] if with_mig else []
+
+
+def _too_many_mps_clients(found: Sharing, wanted: t.Mapping[str, str], nodes: Nodes) -> list[Concerned]:
+    """The refusals of Nodes whose GPUs are older than Volta and have fewer MPS clients than replicas. Without the
+    label of the compute capability, a Node is not judged. Arguments as in L(_mig_under_mps)."""
+    over = [node for node, one in nodes.items() if one["labels"].get(_COMPUTE_MAJOR, "") in _BEFORE_VOLTA
+            and found.mps_replicas(_config(found, wanted, node, one["labels"])) > sharing.OLD_MPS_CLIENTS]
+    return [(Refused(f"MPS sharing with more than {sharing.OLD_MPS_CLIENTS} replicas is requested, but GPUs older than "
+                     f"Volta have at most {sharing.OLD_MPS_CLIENTS} MPS clients",
+                     "Set device_plugin_config of these hosts to a configuration with fewer replicas, or without MPS."),
+             over)] if over else []
+
+
+def _config(found: Sharing, wanted: t.Mapping[str, str], node: str, labels: t.Mapping[str, str]) -> str:
+    """The name of the configuration that a Node uses."""
+    return wanted.get(node) or labels.get(PLUGIN_CONFIG) or found.default
 
 
 def keep_mps_configs(found: Sharing, wanted: dict[str, str], nodes: Nodes, labelled: t.Container[str]) -> list[str]:

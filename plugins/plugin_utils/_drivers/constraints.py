@@ -298,6 +298,9 @@ def _defaults(space: Universe, situation: Situation, request: Request, release: 
     if not request.precompiled and not request.source and not signed_only:
         yield Constraint("driver.usePrecompiled", "driver.usePrecompiled is false: modules are built on the host",
                          space.where(lambda driver: not driver.signed), "driver.usePrecompiled: true")
+    if not request.source and not request.cluster:
+        yield Constraint("driver.source", "a .run file is used only if it is requested",
+                         space.where(lambda driver: driver.source != "runfile"), "driver_source: {source}")
     yield Constraint("release", f"release {release.version} supports drivers {', '.join(release.drivers)}",
                      space.where(lambda driver: driver.version == request.version
                                  or driver.version.text in release.drivers),

@@ -9,10 +9,10 @@ is read from the hosts that --limit omits, because a run for the cluster alone m
 
 The default of gpu_max_unavailable is repeated where a task needs the variable itself: in the playbooks site and remove
 and in the role mig_manager. Variables that this module does not read have their defaults where they are used, so
-C(grep -rn gpu_NAME playbooks roles) finds them: gpu_check_pods, gpu_remove_timeout, gpu_startup_taint and
-gpu_max_fail_percentage in playbooks (the last also in the roles maintenance and mig_manager), gpu_report_html,
-gpu_report_json and gpu_take_over in the role preflight, gpu_status_fail_on and gpu_status_metrics_file in the playbook
-status, gpu_mig_layout in the playbook mig and the role mig_manager.
+C(grep -rn gpu_NAME playbooks roles) finds them: gpu_check_metrics, gpu_check_pods, gpu_remove_timeout,
+gpu_startup_taint and gpu_max_fail_percentage in playbooks (the last also in the roles maintenance and mig_manager),
+gpu_report_html, gpu_report_json and gpu_take_over in the role preflight, gpu_status_fail_on and gpu_status_metrics_file
+in the playbook status, gpu_mig_layout in the playbook mig and the role mig_manager.
 """
 
 from __future__ import annotations

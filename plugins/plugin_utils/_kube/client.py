@@ -20,7 +20,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.wire import An
 
 MANAGER = "gpuops.nvidia"
 PAGE = 500
-LOG_BYTES = 65536
+LOG_BYTES, PAGE_BYTES = 1 << 16, 1 << 23
 _METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
 _METADATA_OF_ONE = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
@@ -208,6 +208,13 @@ class Client:
         answer = self._wire.send("read", target, "GET", f"/api/v1/namespaces/{namespace}/pods/{name}/log", {
             "container": container, "previous": "true" if previous else None, "tailLines": lines,
             "limitBytes": LOG_BYTES}, accept="application/json, */*", tries=1)
+        return str(_checked(answer, "read", target).get("message") or "")
+
+    def pod_page(self, name: str, namespace: str, port: str, path: str) -> str:
+        """A page that a pod serves by HTTP, at most PAGE_BYTES, fetched by the API server. The request is sent once."""
+        target = f"the page {path} of Pod {namespace}/{name}"
+        url = f"/api/v1/namespaces/{namespace}/pods/{name}:{port}/proxy/{path}"
+        answer = self._wire.send("read", target, "GET", url, {}, accept="text/plain, */*", tries=1, most=PAGE_BYTES)
         return str(_checked(answer, "read", target).get("message") or "")
 
     def pod_rows(self, namespace: str) -> Object:

@@ -56,6 +56,10 @@ class _Slow(Exception):
     """An answer was not complete after L(ANSWER_TIMEOUT)."""
 
 
+class _TooLong(Exception):
+    """An answer has more bytes than its request allows."""
+
+
 class _NoObject(Exception):
     """A successful answer is not a JSON object, for example because it was cut off."""
 
@@ -109,12 +113,13 @@ class Wire:
 
     def send(self, verb: str, target: str, method: str, path: str, query: Query, body: Body = None,
              content_type: str = "application/json", accept: str = "application/json",
-             retry: t.Sequence[int] = (), final: t.Sequence[int] = (), tries: int = TRIES) -> Answer:
+             retry: t.Sequence[int] = (), final: t.Sequence[int] = (), tries: int = TRIES,
+             most: int | None = None) -> Answer:
         """Sends a request; repeats it if the server is busy or the connection breaks. All requests are idempotent.
 
         verb, target: for messages; retry: further statuses after which the request is repeated; final: statuses after
-        which it is not repeated; tries: the maximum number of times to send it. Raises ClusterError (status 0) if there
-        is no answer.
+        which it is not repeated; tries: the maximum number of times to send it; most: the maximum number of bytes of
+        an answer that is not from the API server itself. Raises ClusterError (status 0) if there is no answer.
         """
         url = self.server + quote(path)
         given = {key: value for key, value in query.items() if value is not None}
@@ -126,8 +131,11 @@ class Wire:
             left -= 1
             timeout = READ_TIMEOUT if self._answered else FIRST_TIMEOUT
             try:
-                answer = self._once(method, url, data, content_type, accept, timeout)
+                answer = self._once(method, url, data, content_type, accept, timeout, most)
                 self._answered = True
+            except _TooLong:
+                raise ClusterError(f"Could not {verb} {target}: the answer has more than {most} bytes.",
+                                   "Check the program that answers there.", verb, target, 0, "TooLong") from None
             except (urllib3.exceptions.HTTPError, _Slow, _NoObject) as error:
                 silent += isinstance(error, urllib3.exceptions.ReadTimeoutError)
                 if not left or silent == SILENT_TRIES or isinstance(error, (_Slow, urllib3.exceptions.SSLError)):
@@ -142,7 +150,7 @@ class Wire:
             pause *= 2
 
     def _once(self, method: str, url: str, data: bytes | None, content_type: str, accept: str,
-              timeout: float) -> Answer:
+              timeout: float, most: int | None) -> Answer:
         headers = {"Accept": accept, "User-Agent": "gpuops.nvidia", **self._credentials()}
         if data is not None:
             headers["Content-Type"] = content_type
@@ -150,7 +158,7 @@ class Wire:
                                    timeout=urllib3.Timeout(connect=CONNECT_TIMEOUT, read=timeout),
                                    preload_content=False)
         with contextlib.closing(reply):
-            content = _content(reply)
+            content = _content(reply, most)
         after = reply.headers.get("Retry-After", "")
         return Answer(reply.status, _decoded(content, reply.status < 300, accept),
                       float(after) if after.isdecimal() else 0.0)
@@ -162,14 +170,16 @@ class Wire:
         return {auth["key"]: auth["value"] for auth in settings.values() if auth["in"] == "header" and auth["value"]}
 
 
-def _content(reply: urllib3.BaseHTTPResponse) -> bytes:
-    """The bytes of an answer. Raises _Slow after ANSWER_TIMEOUT."""
+def _content(reply: urllib3.BaseHTTPResponse, most: int | None = None) -> bytes:
+    """The bytes of an answer. Raises _Slow after ANSWER_TIMEOUT, _TooLong for an answer with more than most bytes."""
     # urllib3 before 2.2 has no read1. Its read waits for a whole part, so a slow answer can take longer than the limit.
     read = getattr(reply, "read1", reply.read)
     begin, parts = time.monotonic(), [read(PART)]
     while parts[-1]:
         if time.monotonic() - begin > ANSWER_TIMEOUT:
             raise _Slow
+        if most is not None and sum(map(len, parts)) > most:
+            raise _TooLong
         parts.append(read(PART))
     return b"".join(parts)
 

@@ -41,8 +41,8 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.yamltext impor
 CONFIG_MAP = "nvidia-device-plugin-config"
 # The name that a single configuration without a name gets.
 ONLY = "default"
-# The maximum number of clients of one GPU, for Volta and later. For older GPUs it is 16.
-MPS_CLIENTS = 48
+# The maximum number of MPS clients of one GPU, for Volta and later, and for older GPUs.
+MPS_CLIENTS, OLD_MPS_CLIENTS = 48, 16
 
 _GROUP: Keys = {"renameByDefault": "bool", "failRequestsGreaterThanOne": "bool", "resources": Needed([
     {"name": Needed("str"), "rename": "str", "devices": "any", "replicas": Needed("int")}])}
@@ -93,6 +93,12 @@ class Sharing:
         document = self.documents.get(config)
         groups = ((document.data if document else None) or {}).get("sharing") or {}
         return next((name for name in ("mps", "timeSlicing") if groups.get(name)), "")
+
+    def mps_replicas(self, config: str) -> int:
+        """The largest number of replicas for which a configuration uses MPS, 0 if it does not use MPS."""
+        document = self.documents.get(config)
+        group = (((document.data if document else None) or {}).get("sharing") or {}).get("mps") or {}
+        return max((int(one["replicas"]) for one in group.get("resources") or ()), default=0)
 
 
 def checksum(texts: t.Mapping[str, str]) -> str:
@@ -331,7 +337,7 @@ def _resource_faults(document: Document, path: Path, group: str, one: Section) -
                                                       "sharing off, remove the entry")
     elif group == "mps" and replicas > MPS_CLIENTS:
         yield fault_at(document, (*path, "replicas"), f"{replicas} is too large; MPS has at most {MPS_CLIENTS} clients "
-                                                      "on a GPU (16 before Volta)")
+                                                      "on a GPU ({OLD_MPS_CLIENTS} before Volta)")
     if not _are_devices(devices):
         yield fault_at(document, (*path, "devices"), f"{shown(devices)} is not allowed; allowed: all, a number of "
                                                      "GPUs, or a list of indexes, MIG indexes such as '0:1', and UUIDs")

@@ -26,6 +26,8 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.logs import
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.pods import not_ready_pod
 
 LABEL = "gpuops.nvidia/check-pod"
+# The components that a pod needs: the image of the first, the resources of the second.
+NEEDS = ("validator", "device_plugin")
 IN_USE = "skipped: all GPUs in use"
 _CONTAINER, _PROGRAM = "check", "vectorAdd"
 # Seconds: the longest time of a pod, after which its kubelet ends it; the age at which a pod of another run is a
@@ -46,20 +48,23 @@ class Ran(t.NamedTuple):
     hint: str = ""
 
 
-def count(amount: t.Any, gpu_nodes: t.Sequence[str]) -> int | list[str]:
-    """The number of Nodes, or their names. Raises InputError for another value or an unknown Node."""
+def count(amount: t.Any, gpu_nodes: t.Sequence[str], option: str = "check_pods") -> int | list[str]:
+    """The number of Nodes, or their names. option: the option with this amount.
+
+    Raises InputError for another value or an unknown Node.
+    """
     if isinstance(amount, list):
         unknown = [name for name in amount if name not in gpu_nodes]
         if not unknown:
             return amount
         raise InputError(f"{unknown[0]!r} is no GPU Node of this cluster.", "Write the names as kubectl get nodes "
-                         "shows them.", path="check_pods", value=unknown[0], allowed=list(gpu_nodes)[:20])
+                         "shows them.", path=option, value=unknown[0], allowed=list(gpu_nodes)[:20])
     text = "" if isinstance(amount, bool) else str(amount)
     if re.fullmatch("[0-9]{1,6}", text):
         return int(text)
     if _PERCENTAGE.fullmatch(text):
         return math.ceil(len(gpu_nodes) * int(text[:-1]) / 100)
-    raise InputError(f"{amount!r} is no number of Nodes.", f"Set gpu_check_pods to {_ALLOWED}.", path="check_pods",
+    raise InputError(f"{amount!r} is no number of Nodes.", f"Set gpu_{option} to {_ALLOWED}.", path=option,
                      value=amount, allowed=_ALLOWED)
 
 
@@ -170,6 +175,14 @@ def run(client: Client, plan: t.Mapping[str, t.Any], ready: t.Sequence[str], amo
     finally:
         client.many(lambda name: client.delete("v1", "Pod", name, str(plan["namespace"])), made)
     return sorted(found)
+
+
+def undeliverable(plan: t.Mapping[str, t.Any], ready: t.Sequence[str], amount: int | list[str]) -> list[Ran]:
+    """The Nodes on which no pod can run, because the cluster does not deliver a component that the pods need."""
+    missing = [name for name in NEEDS if (plan["components"].get(name) or {}).get("state") != "present"]
+    nodes = amount if isinstance(amount, list) else ready if amount else []
+    reason = f"skipped: the cluster does not deliver {' and '.join(missing)}"
+    return [Ran(name, "skipped", reason) for name in nodes] if missing else []
 
 
 def differences(found: t.Sequence[Ran]) -> list[Difference]:

@@ -136,6 +136,15 @@ def test_mps_is_refused_where_mig_cuts_the_gpus_and_nowhere_else() -> None:
     assert plan(None, cut, sharing=both, plugin_configs={"n1": "plain"})["deploy"]["plugin_configs"] == {"n1": "plain"}
 
 
+@pytest.mark.parametrize(("major", "replicas", "refused"), [("6", 17, True), ("6", 16, False), ("7", 48, False)])
+def test_gpus_before_volta_have_fewer_clients_of_mps(major: str, replicas: int, refused: bool) -> None:
+    old = facts(node(**{"nvidia.com/gpu.compute.major": major}), node(**{"nvidia.com/gpu.compute.major": "9"}))
+    given = read({"mps": {"resources": [{"name": "gpu", "replicas": replicas}]}})
+    found = plan(None, old, sharing=given, strict=False)["rejected"]
+    assert list(found) == (["n1"] if refused else [])
+    assert all("GPUs older than Volta have at most 16 MPS clients" in one["message"] for one in found.values())
+
+
 @pytest.mark.parametrize(("policy", "given", "told"), [
     ({"mig": {"strategy": "single"}}, {"flags": {"migStrategy": "none"}, "sharing": four()},
      "flags.migStrategy: none has no effect, as mig.strategy single"),

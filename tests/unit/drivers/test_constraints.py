@@ -61,6 +61,8 @@ CASES: list[t.Any] = [
     ("driver.usePrecompiled", here(secure_boot="signed"), CLUSTER, lambda one: one.signed),
     ("driver.source", HOST, Request(source="distribution"), lambda one: one.source != "distribution"),
     ("driver.source", HOST, Request(source="precompiled"), lambda one: not one.signed),
+    ("driver.source", HOST, Request(), lambda one: one.source == "runfile"),
+    ("driver.source", HOST, Request(source="runfile"), lambda one: one.source != "runfile"),
     ("runfile", HOST, Request(source="runfile"), lambda one: one.source == "runfile" and one.version.text is None),
     ("runfile", HOST, Request(source="runfile", runfile=True), None),
     ("runfile", HOST, Request(), None),

@@ -245,5 +245,11 @@ def test_gpu_verify_runs_them_on_nodes_without_a_problem(api: ApiServer, monkeyp
     api.requests.clear()
     quiet = act(gpu_verify.ActionModule, options, task_vars(localhost={}), check)
     assert quiet["pods"] == [] and not quiet.get("failed") and api.sent() == []
+    without = {**plan, "components": {**plan["components"], "device_plugin": {"state": "absent"}}}
+    asked = {**options, "cluster": without, "check_pods": 1}
+    told = act(gpu_verify.ActionModule, asked, task_vars(localhost={}), check)
+    reason = "skipped: the cluster does not deliver device_plugin"
+    assert {(one["state"], one["reason"]) for one in told["pods"]} == {("skipped", reason)} and not told.get("failed")
+    assert "pending" in {one["state"] for one in told["checks"]} and api.sent() == []
     wrong = act(gpu_verify.ActionModule, {**options, "check_pods": "some"}, task_vars(localhost={}), check)
     assert wrong["failed"] and "no number of Nodes" in wrong["msg"]
