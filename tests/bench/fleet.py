@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Measures site.yml from an empty cluster to 1,000 Nodes with all operands ready, C(kubectl apply) of the same objects,
-and status.yml on these Nodes.
+and status.yml and the plan of a driver upgrade on these Nodes.
 
 They run alternately, each in a cluster of its own, because the remains of thousands of pods would slow down the next
 measurement. Two measurements of the same kind differ by up to a seventh.
@@ -28,7 +28,8 @@ from tests.bench.cluster import inventory_of, lab_cluster
 from tests.integration import user
 
 NODES, ROUNDS, BUDGET, MEMORY, PATIENCE = 1000, 2, 1.3, 300, 900.0
-STATUS = 0.5  # the share of the time of site.yml that status.yml may take
+SHARE = 0.5  # of the time of site.yml, that status.yml and the plan of an upgrade may take
+UPGRADED = "580.173.02"  # another driver than the default
 # Runs a command; the last line is the memory of its largest process in MiB.
 MEASURED = """import resource, subprocess, sys
 done = subprocess.run(sys.argv[1:])
@@ -41,13 +42,14 @@ Object = dict[str, Any]
 
 def rows() -> list[Row]:
     """The rows C((what, figure, budget, whether it is kept))."""
-    ours, plain, mib, late, reads = [], [], [], [], []
+    ours, plain, mib, late, reads, plans = [], [], [], [], [], []
     for _number in range(ROUNDS):
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             with lab_cluster("--gpu", str(NODES)) as kubeconfig:
                 took, memory = site(kubeconfig, folder)
                 reads.append(status(folder)[0] / took)
+                plans.append(upgrade(folder) / took)
                 labels = {one["metadata"]["name"]: {key: value for key, value in one["metadata"]["labels"].items()
                                                     if key.startswith("nvidia.com/")} for one in nodes(kubeconfig)}
                 late += lacking(Client(kubeconfig))
@@ -63,7 +65,9 @@ def rows() -> list[Row]:
         (f"  seconds for {sum(pods.values())} pods: site.yml / kubectl",
          " ".join(f"{one:.0f}/{other:.0f}" for one, other in zip(ours, plain)), "", True),
         ("  DaemonSets that were not ready when it ended", ", ".join(late) or "0", "0", not late),
-        (f"  status.yml on {NODES} Nodes, against site.yml", f"{max(reads):.2f}", f"< {STATUS}", max(reads) < STATUS),
+        (f"  status.yml on {NODES} Nodes, against site.yml", f"{max(reads):.2f}", f"< {SHARE}", max(reads) < SHARE),
+        (f"  plan of a driver upgrade of {NODES} Nodes, against site.yml", f"{max(plans):.2f}", f"< {SHARE}",
+         max(plans) < SHARE),
         ("  memory of the largest process, MiB", f"{max(mib):.0f}", f"< {MEMORY}", max(mib) < MEMORY),
     ]
 
@@ -91,6 +95,16 @@ def status(folder: Path) -> tuple[float, str]:
     if ran.rc:
         raise SystemExit(ran.output)
     return time.monotonic() - started, ran.output
+
+
+def upgrade(folder: Path) -> float:
+    """Seconds of upgrade.yml in check mode, with another driver and the inventory of L(site)."""
+    started = time.monotonic()
+    ran = user.playbook("upgrade", [folder / "inventory.yml"], "--check", gpu_disruption="drain",
+                        gpu_policy={"driver": {"version": UPGRADED}})
+    if ran.rc or len(ran.result("cluster", "node_upgrade")["nodes"]) != NODES:
+        raise SystemExit(ran.output)
+    return time.monotonic() - started
 
 
 def apply(kubeconfig: str, folder: Path, labels: dict[str, dict[str, str]], pods: dict[str, int]) -> float:

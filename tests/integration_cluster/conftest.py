@@ -29,7 +29,8 @@ pytest.register_assert_rewrite("tests.integration_cluster.drifts")
 NAME = "itest"
 _NUMBERS = itertools.count()
 # Files of tests that have the cluster alone, each with its own Nodes. The last one stops etcd.
-ALONE = ("test_adopt", "test_compared", "test_states", "test_releases", "test_secrets", "test_faulty_clusters")
+ALONE = ("test_adopt", "test_compared", "test_states", "test_releases", "test_secrets", "test_upgrade_fleet",
+         "test_faulty_clusters")
 SYSTEM = ("default", "kube-system", "kube-public", "kube-node-lease")
 WRITES = ("create", "update", "patch", "delete", "deletecollection")
 
