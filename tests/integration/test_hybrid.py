@@ -364,6 +364,47 @@ def test_a_driver_changes_through_its_node_as_its_level_allows(lab: LabHosts, se
         settled.client.delete("apps/v1", "Deployment", "trainer", "default")
 
 
+def test_a_gpu_is_reset_through_its_node_or_the_node_stays_out_of_service(lab: LabHosts, settled: Cluster) -> None:
+    """At idle a pod keeps its GPU. If the reset fails, the Node stays cordoned until its GPUs are healthy."""
+    def remediate(level: str, **more: str) -> tuple[user.Run, set[str]]:
+        watcher = Watcher(lab, settled)
+        done = site(lab, settled, "--limit", f"{FRESH},cluster", playbook="remediate", gpu_disruption=level, **more)
+        return done, watcher.acts()
+
+    def runs() -> bool:
+        return any(pod["spec"].get("nodeName") == FRESH and pod["status"]["phase"] == "Running"
+                   for pod in settled.client.list("v1", "Pod", "default", "app=trainer"))
+
+    before = settled.nodes()[FRESH]
+    settled.client.apply(TRAINER)
+    try:
+        until(runs, "the trainer runs")
+        lab.sh(FRESH, "gpusim fault set recovery 1 1")
+        idle, acts = remediate("idle")
+        assert idle.rc == 0 and acts == set() and not idle.changed(FRESH), idle.output
+        done, acts = remediate("drain")
+        assert done.rc == 0 and acts == {"hold", "evict"}, done.output
+        after = settled.nodes()[FRESH]
+        assert after["labels"] == before["labels"] and after.get("annotations") == before.get("annotations")
+        lab.sh(FRESH, "gpusim fault set recovery 1 1; gpusim fault set reset-fails 1")
+        failed, acts = remediate("drain", gpu_remediate_again="true")
+        assert failed.rc != 0 and "could not be reset" in str(failed.errors()), failed.output
+        left = settled.client.get("v1", "Node", FRESH)
+        assert left is not None and left["spec"]["unschedulable"]
+        assert "could not be reset" in left["metadata"]["annotations"]["gpuops.nvidia/maintenance-failed"]
+        again, acts = remediate("drain")
+        assert again.rc != 0 and acts == set() and "a person has to look at it" in str(again.errors()), again.output
+        lab.sh(FRESH, "gpusim fault clear")
+        healed, acts = remediate("drain")
+        after = settled.nodes()[FRESH]
+        assert healed.rc == 0 and after.get("annotations") == before.get("annotations"), healed.output
+        assert after["labels"] == before["labels"] and not settled.client.get("v1", "Node", FRESH)["spec"].get(
+            "unschedulable")  # type: ignore[index]
+    finally:
+        lab.sh(FRESH, "gpusim fault clear; rm -f /var/lib/gpuops/remedies.json")
+        settled.client.delete("apps/v1", "Deployment", "trainer", "default")
+
+
 def test_a_reboot_waits_until_all_pods_of_the_node_have_gone(lab: LabHosts, settled: Cluster) -> None:
     """A process of the host uses the module of the former driver; a pod without a GPU has a disruption budget."""
     pod = {**TRAINER["spec"]["template"], "spec": {"nodeSelector": {"kubernetes.io/hostname": FRESH},

@@ -186,6 +186,38 @@ def test_the_health_of_gpus_is_told(lab: LabHosts, hosts: Converged, tmp_path: P
             lab.sh(host, "gpusim fault clear; until [ ! -s /dev/kmsg ]; do sleep 0.1; done")
 
 
+def test_a_gpu_that_needs_a_reset_gets_it_once(lab: LabHosts, hosts: Converged) -> None:
+    """The MIG layout of the GPU is applied again. A second reset needs a person."""
+    def remediate(*words: str, **more: str) -> user.Run:
+        return user.playbook("remediate", lab.wishes, *words, gpu_disruption="idle", **more)
+
+    address = lab.sh("gpu-a1", "nvidia-smi --query-gpu=pci.bus_id --format=csv,noheader -i 2").strip().lower()[4:]
+
+    def resets(run: user.Run) -> bool:
+        result = run.result("gpu-a1", "gpu_reset")
+        return result["changed"] and [step["id"] for step in result["plan"]] == [f"reset GPU: {address}"]
+
+    try:
+        lab.sh("gpu-a1", "gpusim fault set recovery 2 1")
+        before = remediate("--check")
+        assert before.rc == 0 and resets(before), before.output
+        done = remediate()
+        assert done.rc == 0 and resets(done), done.output
+        assert lab.sh("gpu-a1", "nvidia-smi -L | grep -c 'MIG 1g.10gb'").strip() == "56"
+        assert lab.sh("gpu-a1", "gpusim fault list").count("recovery:") == 0
+        assert not done.changed("gpu-a2") and not done.changed("gpu-l1")
+        lab.sh("gpu-a1", "gpusim fault set recovery 2 1")
+        refused = remediate()
+        assert refused.rc != 0 and not refused.changed("gpu-a1"), refused.output
+        assert "so a person has to look at it" in str(refused.errors()) and address in str(refused.errors())
+        again = remediate(gpu_remediate_again="true")
+        assert again.rc == 0 and resets(again), again.output
+        calm = remediate()
+        assert calm.rc == 0 and not calm.changed("gpu-a1"), calm.output
+    finally:
+        lab.sh("gpu-a1", "gpusim fault clear; rm -f /var/lib/gpuops/remedies.json")
+
+
 def test_a_runtime_that_somebody_has_stopped_is_told_and_left(lab: LabHosts, hosts: Converged) -> None:
     lab.sh("gpu-a1", "systemctl disable --now containerd")
     verify = user.playbook("verify", lab.wishes)

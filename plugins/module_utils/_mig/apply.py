@@ -6,9 +6,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
-import time
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import (
@@ -21,7 +18,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import (
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.boards import with_counts
-from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.holders import Pauses, read_holders
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.clients import Clients
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.holders import Pauses
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.layout import Layout, difference, layout_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.planning import (
     CREATE,
@@ -42,10 +40,6 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml_data import (
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 
-# Seconds for a client to end after SIGTERM, and for the reset of a GPU.
-_STOP_LIMIT = 30
-_RESET_LIMIT = 120
-
 
 class Executor:
     """Executes the steps of a run. former: maps PCI addresses to (device, MIG mode, layout) before the run. reboots:
@@ -55,7 +49,7 @@ class Executor:
                  former: t.Mapping[str, tuple[Device, bool, Layout]], reboots: bool = False) -> None:
         self.nvml = nvml
         self.pauses = pauses
-        self.root = root
+        self.clients = Clients(nvml, pauses, root)
         self.former = former
         self.reboots = reboots
         self.devices = {pci: device for pci, (device, _enabled, _layout) in former.items()}
@@ -90,7 +84,7 @@ class Executor:
 
     def _execute(self, pci: str, step: Step) -> None:
         if step.action == STOP:
-            self._stop(pci, step.data["units"], step.data["pids"])
+            self.clients.stop(self.devices[pci], step.data["units"], step.data["pids"])
         elif step.action == DESTROY:
             self._destroy(pci, step.data["placements"])
         elif step.action == CREATE:
@@ -110,20 +104,11 @@ class Executor:
             return mode is not None and mode[1] == step.data["enabled"]
         return False
 
-    def _holders(self, pci: str) -> list[Holder]:
-        """The processes that currently have the GPU open; none if the GPU does not answer."""
-        try:
-            mode = self.nvml.mode(self.devices[pci])
-            instances = self.nvml.instances(self.devices[pci]) if mode and mode[0] else []
-            return read_holders(self.root, self.nvml, self.devices[pci], instances, files=True)
-        except DeviceError:
-            return []
-
     def _name_holders(self, pci: str, error: GpuopsError) -> list[Holder]:
         """The processes that use the GPU, if it is in use according to the error. Adds them to the error."""
         if error.details.get("name") != "IN_USE" and "reset_required" not in error.details:
             return []
-        holders = self._holders(pci)
+        holders = self.clients.of(self.devices[pci])
         error.details["holders"] = [holder._asdict() for holder in holders]
         advice = EVICT if pods_of(holders) else "stop these processes, or set disruption to drain"
         rest = ("If there is none, as in a virtual machine, only a reboot applies the mode: set disruption to reboot, "
@@ -154,32 +139,17 @@ class Executor:
             raise HostError(f"The MIG mode of GPU {pci} is still pending after a reset.", gpu=pci, reset_required=[pci])
 
     def _reset(self, pci: str) -> None:
-        """Resets this GPU. Meanwhile, services that monitor GPUs are stopped, and this session of NVML is closed."""
+        """Resets this GPU."""
         failure = None
-        self.nvml.close()
         try:
-            with self._without_watchers():
-                self.pauses.run(["nvidia-smi", "--gpu-reset", "-i", pci], timeout=_RESET_LIMIT)
+            self.clients.reset(pci)
         except CommandError as error:
             failure = error
         finally:
-            self.nvml.open()
             self.devices = {address: self.nvml.reopen(device) for address, device in self.devices.items()}
         if failure is not None:
             raise HostError(f"The new MIG mode of GPU {pci} needs a reset, which failed: {failure.message}",
                             gpu=pci, reset_required=[pci]) from failure
-
-    @contextlib.contextmanager
-    def _without_watchers(self) -> t.Iterator[None]:
-        """Stops the services that monitor GPUs, and starts them again at the end."""
-        before = set(self.pauses.units)
-        try:
-            self.pauses.stop_watchers()
-            yield
-        finally:
-            for unit in reversed(self.pauses.units):
-                if unit not in before:
-                    self.pauses.start(unit, check=False)
 
     def _destroy(self, pci: str, placements: Layout) -> None:
         """Destroys compute instances, and each GPU instance that then has none."""
@@ -229,35 +199,6 @@ class Executor:
     def _present(self, pci: str) -> dict[tuple[str, int], Instance]:
         return {(instance.profile.name, instance.start): instance
                 for instance in self.nvml.instances(self.devices[pci])}
-
-    def _stop(self, pci: str, units: t.Sequence[str], pids: t.Sequence[int]) -> None:
-        """Stops services, and sends SIGTERM to other processes. Raises HostError if one is in a pod or does not end."""
-        self._clients(pci, pids)
-        self.pauses.stop(units)
-        for holder in self._clients(pci, pids):
-            if holder.unit not in units:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(holder.pid, signal.SIGTERM)
-        deadline = time.monotonic() + _STOP_LIMIT
-        while True:
-            running = self._clients(pci, pids)
-            if not running:
-                return
-            if time.monotonic() > deadline:
-                raise HostError(f"{words(running)} did not end within {_STOP_LIMIT} s after SIGTERM.",
-                                f"Stop what uses GPU {pci}, then run again.", gpu=pci,
-                                holders=[holder._asdict() for holder in running])
-            time.sleep(0.5)
-
-    def _clients(self, pci: str, pids: t.Sequence[int]) -> list[Holder]:
-        """The processes among pids that still use the GPU. Raises HostError if one of them is in a pod."""
-        holders = [holder for holder in self._holders(pci) if holder.pid in pids]
-        if pods_of(holders):
-            raise HostError(f"GPU {pci} is in use by {words(holders)}; processes in pods are never signalled.",
-                            f"{EVICT[0].upper()}{EVICT[1:]}; then run again.", gpu=pci,
-                            holders=[holder._asdict() for holder in holders])
-        return holders
-
 
 def _words(profiles: t.Iterable[Profile]) -> str:
     """Profiles for a message: `3g.40gb (2 of size 4 at 0,4)`."""

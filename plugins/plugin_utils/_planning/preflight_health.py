@@ -25,19 +25,22 @@ Located = t.Tuple[Result, str]
 _802 = "CUDA fails with 'system not yet initialized' (802)"
 _RESET = "nvidia-smi --gpu-reset -i ADDRESS"
 _IDLE_RESET = f"When no program uses the GPU, reset it ({_RESET}) or reboot the host"
+# Before what can be done by hand instead of the playbook, see L(remedies).
+_REMEDIATE = "Run the playbook remediate. By hand: "
+_WAITS = f"{_REMEDIATE}{_IDLE_RESET[0].lower()}{_IDLE_RESET[1:]}"
 _REPLACE = f"{xids.SUPPORT[0].upper()}{xids.SUPPORT[1:]}"
 # What the driver recommends: (what it is, what to do).
 _RECOVERY = {
-    "reset": ("a reset of the GPU", f"Stop all programs on the GPU, then reset it: {_RESET}"),
-    "reboot": ("a reboot of the host", "Reboot the host"),
+    "reset": ("a reset of the GPU", f"{_REMEDIATE}stop all programs on the GPU, then reset it ({_RESET})"),
+    "reboot": ("a reboot of the host", f"{_REMEDIATE}reboot the host"),
     "drain_p2p": ("an end of the traffic between GPUs", "Stop all programs that use several GPUs, then look again: the "
                   "driver then recommends a next step"),
-    "drain_and_reset": ("a reset of the GPU without traffic between GPUs", "Start no new program on this GPU. "
-                        f"When the present ones have ended, reset it: {_RESET}"),
+    "drain_and_reset": ("a reset of the GPU without traffic between GPUs", f"{_REMEDIATE}start no new program on this "
+                        f"GPU. When the present ones have ended, reset it ({_RESET})"),
     "recover_imex_domain": ("a recovery of the IMEX domain", "Stop the programs that share memory between hosts, and "
                             "restart nvidia-imex on the hosts of the domain"),
-    "bus_reset": ("a reset of the GPU's PCIe bus", "Stop all programs on the GPU and reboot the host"),
-    "system_reboot": ("a reboot of the system", "Reboot the host"),
+    "bus_reset": ("a reset of the GPU's PCIe bus", f"{_REMEDIATE}stop all programs on the GPU and reboot the host"),
+    "system_reboot": ("a reboot of the system", f"{_REMEDIATE}reboot the host"),
 }
 _SLOWDOWNS = {
     "hw_thermal": ("the hardware halves the clocks or more, because the GPU is too hot", "Check fans, air flow, liquid "
@@ -110,10 +113,10 @@ def _ecc(facts: HostFacts) -> t.Iterator[Located]:
         if rows and rows["failed"]:
             yield ("warning", "a faulty row of the memory could not be replaced (remapped)", _REPLACE), gpu["pci"]
         if rows and rows["pending"]:
-            yield (("warning", "a faulty row of the memory is replaced (remapped) at the next reset", _IDLE_RESET),
+            yield (("warning", "a faulty row of the memory is replaced (remapped) at the next reset", _WAITS),
                    gpu["pci"])
         if health["retired_pages_pending"]:
-            yield ("warning", "a faulty page of the memory is retired at the next reset", _IDLE_RESET), gpu["pci"]
+            yield ("warning", "a faulty page of the memory is retired at the next reset", _WAITS), gpu["pci"]
         if ecc["volatile"]:
             yield (("warning", "uncorrectable memory errors (ECC) have occurred since the driver was loaded",
                     f"{_IDLE_RESET}; if errors come again, {xids.SUPPORT}"),

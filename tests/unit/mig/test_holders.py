@@ -17,6 +17,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.clients impor
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import apply as apply_module
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import clients as clients_module
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import holders, work
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed
 from ansible_collections.gpuops.nvidia.tests.unit.mig.model import Model
@@ -241,8 +242,8 @@ def test_a_service_that_ends_slowly_is_waited_for_and_gets_no_signal(host: Host,
         if clock[0] > 10:
             host.end(SERVICE)
 
-    monkeypatch.setattr(apply_module.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(apply_module.time, "sleep", sleep)
+    monkeypatch.setattr(clients_module.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(clients_module.time, "sleep", sleep)
     run = host.run
     monkeypatch.setattr(work, "run", lambda argv, **options: Completed(tuple(argv), 0, "", "") if "stop" in argv
                         else run(argv, **options))
@@ -302,7 +303,7 @@ def test_who_only_has_the_gpu_open_is_in_the_way_of_a_reset_alone(host: Host) ->
 
 def test_a_process_that_does_not_end_is_named_and_nothing_changes(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "kill", lambda _pid, _number: None)
-    monkeypatch.setattr("ansible_collections.gpuops.nvidia.plugins.module_utils._mig.apply._STOP_LIMIT", 0)
+    monkeypatch.setattr(clients_module, "_STOP_LIMIT", 0)
     host.model.clients_of[A] = [(BOX, 1)]
     with pytest.raises(HostError, match=r"job \(4002, container 0123456789ab\) did not end") as caught:
         go(host, "all-7g.80gb")

@@ -1,0 +1,172 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A run of gpu_reset: read, plan, gate, apply, read again. PRIVATE to the collection.
+
+A file records which GPUs and hosts got a remedy, so that none gets it a second time without a person.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, HostError, InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._files import make_folders, read_bytes, write_atomic
+from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import STATE_ROOT, Journal
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.clients import Clients
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.holders import Pauses
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.planning import EVICT, Holder, pods_of, words
+from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml import Nvml
+from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml_data import Device
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import (
+    PendingStep,
+    Result,
+    Step,
+    follow,
+    gate,
+    outcome,
+    plan_diff,
+)
+from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner, run
+
+RECORD = f"{STATE_ROOT}/remedies.json"
+STOP, RESET, REBOOT, START = "stop GPU clients", "reset GPU", "reboot", "start service"
+HOST = "this host"
+_PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_TIME = "%Y-%m-%dT%H:%M:%SZ"
+
+
+class Request(t.NamedTuple):
+    """The options of the module. gpus: maps the PCI address of each GPU to reset to the reason; reboot: why the host
+    has to be rebooted, empty if it has not; again: whether a person allows a second remedy."""
+
+    gpus: t.Mapping[str, str]
+    reboot: str
+    level: str
+    check: bool
+    again: bool = False
+
+
+class ResetRun:
+    """A run of gpu_reset. now: the seconds since 1970."""
+
+    def __init__(self, request: Request, nvml: Nvml, root: Root, command: Runner = run, record: str = RECORD,
+                 now: t.Callable[[], float] = time.time) -> None:
+        self._request, self._nvml, self._root, self._command = request, nvml, root, command
+        self._path, self._now = record, now
+        self._devices: dict[str, Device] = {}
+        self._holders: list[Holder] = []
+        self._refused: list[str] = []
+
+    def run(self) -> Result:
+        """The result of the module. Raises GpuopsError."""
+        for pci in self._request.gpus:
+            if not _PCI.fullmatch(pci):
+                raise InputError(f"{pci!r} is no PCI address.", "Write it as gpu_info returns it.", path="gpus.pci",
+                                 value=pci, allowed="such as 0000:47:00.0")
+        former = self._read_record()
+        with Journal("mig", readonly=self._request.check) as journal:
+            pauses = Pauses(self._command, journal)
+            clients = Clients(self._nvml, pauses, self._root)
+            steps, pending = self._plan(clients, former)
+            done = self._apply(steps, former, clients, pauses) if not self._request.check else steps
+        boots = any(step.action == REBOOT for step in steps)
+        return outcome(done, pending, plan_diff("gpu_reset", done), reboot_required=boots,
+                       holders=[one._asdict() for one in self._holders],
+                       refused=self._refused, reset=[step.target for step in done if step.action == RESET])
+
+    # -- plan
+
+    def _plan(self, clients: Clients, former: t.Mapping[str, str]) -> tuple[list[Step], list[PendingStep]]:
+        """(the steps, the pending steps). A reboot resets all GPUs, so it is the only step."""
+        if self._request.reboot:
+            return self._gated([Step(REBOOT, HOST, self._request.reboot, "reboot")], former.get(HOST))
+        if not self._request.gpus:
+            return [], []
+        if not self._nvml.available:
+            raise HostError(f"No GPU can be reset: {self._nvml.error or 'the NVIDIA driver is not installed.'}",
+                            "Load the driver, or reboot the host.")
+        self._devices = {device.pci: device for device in self._nvml.devices()}
+        steps, pending = list[Step](), list[PendingStep]()
+        for pci, reason in sorted(self._request.gpus.items()):
+            now, later = self._of_gpu(pci, reason, clients, former)
+            steps += now
+            pending += later
+        return steps, pending
+
+    def _of_gpu(self, pci: str, reason: str, clients: Clients, former: t.Mapping[str, str]
+                ) -> tuple[list[Step], list[PendingStep]]:
+        # A GPU that does not answer tells no clients. nvidia-smi does not reset a GPU that is in use.
+        holders = clients.of(self._devices[pci]) if pci in self._devices else []
+        self._holders += holders
+        units = sorted({holder.unit for holder in holders if holder.unit and holder.unit.endswith(".service")})
+        reset = Step(RESET, pci, reason, "drain" if holders else "idle")
+        steps = [reset]
+        if holders:
+            steps.insert(0, Step(STOP, f"{pci} {words(holders)}", reason, "drain", data={
+                "pci": pci, "units": units, "pids": [holder.pid for holder in holders]}))
+        allowed, pending = self._gated(steps, former.get(pci))
+        if allowed and pods_of(holders):
+            return [], follow(steps, f"in use by {', '.join(pods_of(holders))}; {EVICT}")
+        return [*allowed, *(Step(START, unit, "it was stopped for the reset") for unit in units if allowed)], pending
+
+    def _gated(self, steps: list[Step], before: str | None) -> tuple[list[Step], list[PendingStep]]:
+        """The steps that may be done now. before: when a run has done the same last, None if none has."""
+        if before and not self._request.again:
+            self._refused.append(steps[-1].target)
+            return [], follow(steps, f"a run has done the same at {before}, so a person has to look at it")
+        return gate(steps, self._request.level)
+
+    # -- apply
+
+    def _apply(self, steps: t.Sequence[Step], former: dict[str, str], clients: Clients, pauses: Pauses) -> list[Step]:
+        """Executes the steps. The record is written before each reset, so that a killed run counts, too."""
+        done = []
+        try:
+            for step in steps:
+                if step.action == STOP:
+                    data = step.data
+                    clients.stop(self._devices[data["pci"]], data["units"], data["pids"])
+                elif step.action == START:
+                    pauses.start(step.target)
+                elif step.action == RESET:
+                    self._remember(former, step.target)
+                    self._reset(step.target, clients)
+                else:
+                    self._remember(former, HOST)
+                done.append(step)
+        finally:
+            pauses.start_all()
+        return done
+
+    def _reset(self, pci: str, clients: Clients) -> None:
+        try:
+            clients.reset(pci)
+        except CommandError as error:
+            raise HostError(f"GPU {pci} could not be reset: {error.message}",
+                            "Read what nvidia-smi says. If GPUs cannot be reset one by one on this host, reboot it.",
+                            gpu=pci) from error
+        self._devices = {device.pci: device for device in self._nvml.devices()}
+
+    # -- record
+
+    def _read_record(self) -> dict[str, str]:
+        """Maps a PCI address, or HOST, to the time of its last remedy."""
+        try:
+            found = json.loads(read_bytes(self._path) or b"{}")
+        except ValueError:
+            found = None
+        if not isinstance(found, dict) or not all(isinstance(one, str) for one in found.values()):
+            raise HostError(f"{self._path} is damaged, so it is not known which GPUs have been reset.",
+                            "Look at the GPUs of the host, then delete the file.")
+        return found
+
+    def _remember(self, former: dict[str, str], key: str) -> None:
+        former[key] = time.strftime(_TIME, time.gmtime(self._now()))
+        make_folders(os.path.dirname(self._path))
+        write_atomic(self._path, json.dumps(former, sort_keys=True, indent=1).encode() + b"\n", mode=0o644)
