@@ -18,7 +18,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import Comma
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._files import make_folders, read_bytes, write_atomic
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import STATE_ROOT, Journal
-from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.clients import Clients
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.clients import Clients, set_again
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.holders import Pauses
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.planning import EVICT, Holder, pods_of, words
 from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml import Nvml
@@ -62,6 +62,7 @@ class ResetRun:
         self._devices: dict[str, Device] = {}
         self._holders: list[Holder] = []
         self._refused: list[str] = []
+        self.warnings: list[str] = []
 
     def run(self) -> Result:
         """The result of the module. Raises GpuopsError."""
@@ -141,6 +142,8 @@ class ResetRun:
                     self._remember(former, HOST)
                 done.append(step)
         finally:
+            if any(step.action == RESET for step in done):
+                self.warnings += set_again(self._command)
             pauses.start_all()
         return done
 

@@ -18,8 +18,9 @@ description:
     signal. The steps for its GPU are RV(pending) and name the pod.
   - A GPU is reset only once. C(/var/lib/gpuops/remedies.json) records the time. Afterwards, its steps are RV(pending)
     until a person sets O(again). The same applies to a reboot of the host.
-  - A reset removes the MIG instances of a GPU, and from Hopper on also its MIG mode. Settings of clocks and power
-    are lost, too. Run M(gpuops.nvidia.mig_config) and M(gpuops.nvidia.gpu_settings) afterwards, as the playbook does.
+  - A reset removes the MIG instances of a GPU, and from Hopper on also its MIG mode. Run
+    M(gpuops.nvidia.mig_config) afterwards, as the playbook does. The module starts the unit of
+    M(gpuops.nvidia.gpu_settings) again, because a reset also removes such settings.
   - The module does not reboot. If O(reboot) is set, it records the reboot and returns RV(reboot_required).
 extends_documentation_fragment:
   - gpuops.nvidia._attributes
@@ -152,10 +153,14 @@ def main() -> None:
         nvml = Nvml()
         if gpus and not request.reboot:
             nvml.open()
+        job = ResetRun(request, nvml, Root())
         try:
-            return ResetRun(request, nvml, Root()).run()
+            result = job.run()
         finally:
             nvml.close()
+        for warning in job.warnings:
+            module.warn(warning)
+        return result
 
     _module_main.finish(module, work)
 

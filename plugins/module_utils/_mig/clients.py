@@ -17,10 +17,13 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.holders import 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.planning import EVICT, Holder, pods_of, words
 from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml import Nvml
 from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml_data import Device
+from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
 
 # Seconds for a client to end after SIGTERM, and for the reset of a GPU.
 _STOP_LIMIT = 30
 _RESET_LIMIT = 120
+# The unit of gpu_settings.
+SETTINGS = "/etc/systemd/system/gpuops-settings.service"
 
 
 class Clients:
@@ -89,3 +92,12 @@ class Clients:
             for unit in reversed(self._pauses.units):
                 if unit not in before:
                     self._pauses.start(unit, check=False)
+
+
+def set_again(run: Runner) -> list[str]:
+    """Starts the unit again that applies the settings of gpu_settings, which GPUs forget in a reset. Returns warnings.
+    """
+    unit = os.path.basename(SETTINGS)
+    if not os.path.exists(SETTINGS) or not run(["systemctl", "try-restart", unit], timeout=120, check=False).rc:
+        return []
+    return [f"{unit} has failed, so GPUs may have lost settings. For the cause: journalctl -u {unit}"]

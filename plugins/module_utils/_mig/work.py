@@ -46,8 +46,6 @@ CONFIGURE = "configure MIG"
 # Entries of the journal: a mode that a run has left pending for a reboot, by UUID, with the boot in which it did.
 _REBOOT = "reboot"
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
-# The unit of gpu_settings.
-_SETTINGS = "/etc/systemd/system/gpuops-settings.service"
 # NVML's errors for a faulty GPU. For other errors, the run fails.
 _FAULTY = ("GPU_IS_LOST", "RESET_REQUIRED", "GPU_NOT_FOUND", "TIMEOUT", "IRQ_ISSUE", "UNKNOWN")
 UNREAD = ("Check dmesg | grep -i nvrm. Reset the GPU while nothing uses it (nvidia-smi -r -i INDEX), or reboot the "
@@ -445,12 +443,10 @@ class MigRun:
                     journal.forget(_REBOOT, uuid)
 
     def _set_again(self) -> None:
-        """Starts the unit again that applies the settings of gpu_settings, which GPUs forget in a reset."""
-        if os.path.exists(_SETTINGS):
-            unit = os.path.basename(_SETTINGS)
-            if self.command(["systemctl", "try-restart", unit], timeout=120, check=False).rc:
-                self.warnings.append(f"{unit} has failed, so GPUs may have lost settings. For the cause: journalctl "
-                                     f"-u {unit}")
+        """Applies the settings of gpu_settings again, which GPUs forget in a reset."""
+        from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import clients
+
+        self.warnings += clients.set_again(self.command)
 
     def _refresh_cdi(self, journal: Journal) -> None:
         """Refreshes the CDI specifications, from which containers learn the MIG devices. Ends the journal's request."""

@@ -14,6 +14,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostE
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._gpu_reset import HOST, Request, ResetRun
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import clients
 from ansible_collections.gpuops.nvidia.tests.unit.mig.model import Model
 from ansible_collections.gpuops.nvidia.tests.unit.mig.test_holders import POD, SERVICE, SESSION, UID, A, B, Host, place
 
@@ -62,6 +63,18 @@ def test_processes_are_stopped_from_the_level_drain_on(host: Host, level: str, d
                            "systemctl start train.service"] if done else [])
     assert (len(result["pending"]), len(result["plan"])) == ((0, 3) if done else (2, 0))
     assert [one["pid"] for one in result["holders"]] == [SERVICE, SESSION]
+
+
+@pytest.mark.parametrize("unit", [False, True])
+def test_settings_are_applied_again_after_a_reset(host: Host, monkeypatch: pytest.MonkeyPatch, unit: bool) -> None:
+    path = host.root.parent / "gpuops-settings.service"
+    monkeypatch.setattr(clients, "SETTINGS", str(path))
+    if unit:
+        path.write_text("")
+    go(host, A, B, again=True)
+    assert host.calls[2:] == ["systemctl try-restart gpuops-settings.service"] * unit
+    go(host)
+    assert len(host.calls) == 2 + unit
 
 
 def test_a_process_in_a_pod_gets_no_signal(host: Host) -> None:

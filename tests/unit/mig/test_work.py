@@ -23,7 +23,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._facts import pci as
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.pci import Bus, Function
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
-from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import boards, planning, shown
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import boards, clients, planning, shown
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import work as work_module
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.layout import Board
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed
@@ -880,7 +880,7 @@ def test_settings_are_applied_again_after_a_change_of_the_mode(
         commands.append(" ".join(argv))
         return Completed(tuple(argv), 1, "", "")
 
-    monkeypatch.setattr(work_module, "_SETTINGS", str(unit))
+    monkeypatch.setattr(clients, "SETTINGS", str(unit))
     model = hosts()
     for present in (False, True):
         if present:
