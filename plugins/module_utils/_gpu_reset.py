@@ -93,7 +93,8 @@ class ResetRun:
             raise HostError(f"No GPU can be reset: {self._nvml.error or 'the NVIDIA driver is not installed.'}",
                             "Load the driver, or reboot the host.")
         self._devices = {device.pci: device for device in self._nvml.devices()}
-        steps, pending = list[Step](), list[PendingStep]()
+        steps: list[Step] = []
+        pending: list[PendingStep] = []
         for pci, reason in sorted(self._request.gpus.items()):
             now, later = self._of_gpu(pci, reason, clients, former)
             steps += now

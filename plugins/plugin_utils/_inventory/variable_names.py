@@ -67,7 +67,7 @@ NAMES = frozenset({
     "maintenance_slurm_answers", "maintenance_slurm_resumed",
     "maintenance_slurm", "maintenance_slurm_kept", "maintenance_slurm_left", "maintenance_slurm_result",
     "maintenance_slurm_timeout", "maintenance_slurm_waits", "maintenance_again", "maintenance_health",
-    "maintenance_remedies", "maintenance_sick",
+    "maintenance_previews", "maintenance_remedies", "maintenance_sick",
     "mig_manager_at_once", "mig_manager_boot", "mig_manager_cluster", "mig_manager_config", "mig_manager_config_file",
     "mig_manager_create", "mig_manager_devices", "mig_manager_disruption", "mig_manager_layout",
     "mig_manager_max_fail_percentage", "mig_manager_nodes", "mig_manager_plan", "mig_manager_preview",
