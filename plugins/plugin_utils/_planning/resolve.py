@@ -177,7 +177,7 @@ def _plan(asked: PlanInputs, facts: HostFacts, variables: HostVars, places: t.Ma
     if asked.policy.get("driver.upgradePolicy.autoUpgrade") is False and planning.levels["driver"] != "never":
         planning.levels["driver"] = "never"
         planning.driver["because"].append("driver.upgradePolicy.autoUpgrade is false: a running driver is not replaced")
-    planning.notes += _no_longer_managed(planning)
+    planning.notes += [*_no_longer_managed(planning), *_without_effect(planning, variables)]
     return planning
 
 
@@ -225,6 +225,20 @@ def _no_longer_managed(planning: _Planning) -> t.Iterator[str]:
                    f"{name}, with --limit for some hosts only.")
 
 
+def _without_effect(planning: _Planning, variables: HostVars) -> t.Iterator[str]:
+    """Notes about variables of components that are not delivered on the host. The level of a component, and
+    driver_state, are often set for all hosts and do not ask for the component."""
+    for component in ON_HOSTS:
+        part, entry = planning.parts[component.name], component.entry
+        names = [name for name in (*entry.variables, *entry.secrets)
+                 if variables.get(name) and not name.endswith("_disruption") and name != "driver_state"]
+        # The plan of a driver that is only verified names its variables itself.
+        elsewhere = part["placement"] == "cluster" or part["placement"] == "none" and entry.name != "driver"
+        if names and elsewhere:
+            why = "; ".join(one.removeprefix("not delivered: ") for one in part["because"])
+            yield f"{', '.join(names)}: {entry.title} is not delivered on the host ({why}), so nothing is configured."
+
+
 def _place(asked: PlanInputs, component: Component[Value], places: t.Mapping[str, str], profile: Profile | None,
            variables: HostVars, named: t.Collection[str]) -> tuple[str, str]:
     """The placement and its reason, (C(host), C(cluster) or C(none), reason). places: the placements of all components
@@ -238,7 +252,7 @@ def _place(asked: PlanInputs, component: Component[Value], places: t.Mapping[str
     if place == "cluster" and enabled:
         return place, "delivered in the cluster"
     if place == "none":
-        return place, "it is set to none in gpu_placement"
+        return place, "gpu_placement does not deliver it on the host"
     if not enabled and (place == "cluster" or not forced):
         return "none", f"{section}.enabled is false"
     if profile is None or profile.owner(name) == "ours" or (requested and profile.replaceable(name)):

@@ -617,6 +617,24 @@ def test_nothing_stands_beside_a_driver_that_is_not_ours() -> None:
     assert found["hosts"]["a"]["driver"]["gds"] is False
 
 
+@pytest.mark.parametrize(("placement", "policy", "mine", "note"), [
+    ("hybrid", None, {"cuda_version": "13.0"}, "cuda_version: CUDA is not delivered on the host (gpu_placement does"),
+    ({"driver": "cluster"}, None, {"driver_version": "595.91.07", "driver_hold_kernel": "yes"},
+     "driver_version, driver_hold_kernel: driver is not delivered on the host (delivered in the cluster), so nothing"),
+    ("hosts", {"dcgmExporter": {"enabled": False}}, {"dcgm_exporter_listen": ":9"},
+     "dcgm_exporter_listen: DCGM exporter is not delivered on the host (dcgmExporter.enabled is false)"),
+    ({"driver": "cluster"}, None, {"driver_disruption": "idle", "driver_gds": False}, ""),
+    ("hosts", None, {"container_toolkit_runtime": "containerd"}, ""),
+])
+def test_variables_of_what_is_not_delivered_on_the_host_are_named(placement: Any, policy: Any, mine: dict[str, Any],
+                                                                  note: str) -> None:
+    chosen = releases.release(V26)
+    found = resolve(formats.read(policy, chosen), chosen, {"a": facts("A100")}, {"a": mine}, placement)
+    assert [one for one in found["notes"] if "so nothing is configured" in one] == (
+        [one for one in found["notes"] if note in one] if note else []), found["notes"]
+    assert not note or any(note in one for one in found["notes"])
+
+
 @pytest.mark.parametrize(("mine", "named"), [
     ({}, ""), ({"driver_hold_kernel": "no", "driver_source": "auto", "driver_imex_nodes": []}, ""),
     ({"driver_hold_kernel": "yes", "driver_fabric_manager_settings": {"FABRIC_MODE": 1}},
