@@ -147,8 +147,7 @@ class ActionModule(ControllerAction):
         overrides = inventory_vars.overrides(task_vars) if arguments["overrides"] is None else arguments["overrides"]
         for host, mine in overrides.items():
             inventory_vars.require_keys(mine, (), f"overrides.{host}", "variables of roles, such as driver_version")
-        overrides = {host: _with_sharing(_with_layouts(mine, task_vars), wanted["sharing"])
-                     for host, mine in overrides.items()}
+        overrides = {host: _with_layouts(mine, task_vars) for host, mine in overrides.items()}
         seen = arguments["cluster_facts"]
         if seen is not None:
             inventory_vars.require_keys(seen, ("server", "version", "nodes", "nfd", "service_monitors"),
@@ -396,12 +395,6 @@ def _sharing(source: t.Any, task_vars: Data) -> sharing.Sharing | None:
         path = find_file(task_vars, source)
         return sharing.read(yamltext.load_document(path, "gpu_sharing"), path)
     return sharing.read(yamltext.Document(source)) if source else None
-
-
-def _with_sharing(mine: Data, shared: sharing.Sharing | None) -> Data:
-    """Adds the sharing configuration to the variables of a host, for labels that the host computes."""
-    document = shared.documents.get(mine.get("device_plugin_config") or shared.default) if shared else None
-    return {"feature_discovery_sharing": document.data, **mine} if document else mine
 
 
 def _with_layouts(mine: Data, task_vars: Data) -> Data:

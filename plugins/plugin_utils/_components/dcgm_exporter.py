@@ -100,8 +100,12 @@ def host_plan(host: component.Host) -> DcgmExporterPlan:
 
 def _counters(host: component.Host) -> str:
     """The counters of the policy: those in the values of the chart, or in the ConfigMap that the policy names; empty
-    for those of the vendor. Adds a note if they are not known. Raises Refused for a ConfigMap that does not exist."""
+    for those of the vendor. Adds a note if they are not known. Raises Refused for a ConfigMap that does not exist, and
+    Refusals for one that pods could not use."""
     policy, key = host.inputs.policy, "dcgm-metrics.csv"
+    found = config_maps.faults(policy, config_maps.COUNTERS) if host.place == "host" else []
+    if found:
+        raise Refusals(found)
     config = policy.get(config_maps.COUNTERS) or {}
     name = config_maps.name_of(policy, config_maps.COUNTERS)
     data = host.inputs.seen.content(policy, config_maps.COUNTERS) if name and host.place == "host" else None

@@ -76,8 +76,7 @@ def resolve_sharing(policy: Policy, given: Sharing | None, facts: ClusterFacts |
         return None
     if found is None:
         if wanted and not (policy.get(_SECTION) or {}).get("name"):
-            reasons.append(Refused(f"{some_of(sorted(wanted))}: device_plugin_config is set, but there are no "
-                                   "configurations", "Set gpu_sharing."))
+            reasons.append(no_configurations(f"{some_of(sorted(wanted))}: "))
         return None
     strategy = str(policy.get("mig.strategy") or "")
     reasons += refusals(found, strategy, wanted)
@@ -128,6 +127,19 @@ def _require_default(default: str, texts: t.Mapping[str, str], where: str) -> No
                       f"{suggestion(default, list(texts))}", "Name one of them.")
 
 
+def no_configurations(whose: str) -> Refused:
+    """The refusal of device_plugin_config if there are no configurations. whose: the beginning of the text."""
+    return Refused(f"{whose}device_plugin_config is set, but there are no configurations", "Set gpu_sharing.")
+
+
+def unknown_configuration(name: str, found: Sharing, whose: str) -> Refused | None:
+    """The refusal of a name in device_plugin_config that is not one of the configurations, None for one of them. whose:
+    the beginning of the text."""
+    return None if name in found.texts else Refused(
+        f"{whose}device_plugin_config {name!r} is not one of the configurations{suggestion(name, list(found.texts))}",
+        f"Name one of {found.origin}.")
+
+
 def refusals(found: Sharing, strategy: str, wanted: t.Mapping[str, str]) -> list[Refused]:
     """The refusals of these configurations.
 
@@ -137,8 +149,7 @@ def refusals(found: Sharing, strategy: str, wanted: t.Mapping[str, str]) -> list
     reasons = []
     for name in sorted(set(wanted.values()) - set(found.texts)):
         having = [node for node, one in wanted.items() if one == name]
-        reasons.append(Refused(f"{some_of(having)}: device_plugin_config {name!r} is not one of the configurations"
-                               f"{suggestion(name, list(found.texts))}", f"Name one of {found.origin}."))
+        reasons += [one for one in [unknown_configuration(name, found, f"{some_of(having)}: ")] if one]
     for name, document in found.documents.items():
         if found.strategy(name) == "mps" and _strategy(strategy, document) == "mixed":
             reasons.append(Refused(f"{found.origin}, {name}: MPS cannot be used with the MIG strategy mixed",

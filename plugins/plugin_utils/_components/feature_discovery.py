@@ -12,16 +12,17 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.sharing_conf
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import component
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.device_plugin import (
     applicable_sharing,
+    no_configurations,
     plugin_config,
+    unknown_configuration,
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.mig_manager import mig_strategy
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import Refused
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.schema import suggestion
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Value
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.wording import counted, some_of
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import config_maps
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_images import pull_secrets
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.sharing import Sharing
 
 
 class LabelsPlan(component.HostPlan):
@@ -43,11 +44,7 @@ class LabelsPart(component.PresentPlan):
 def host_plan(host: component.Host) -> LabelsPlan:
     """The plan on a host. The variables of the host take precedence over the policy. Raises Refused."""
     own, policy = host.variables.get("feature_discovery_sharing"), host.inputs.policy
-    sharing: Value = own
-    if own is None:
-        sharing = policy.sharing or (_of_config_map(host) if host.place == "host" else None)
-    if host.place == "host" and own is None:
-        host.notes += _unused_configurations(policy)
+    sharing: Value = _of_device_plugin(host) if host.place == "host" and own is None else own
     try:
         if host.place == "host":
             parse_sharing(sharing)
@@ -60,42 +57,52 @@ def host_plan(host: component.Host) -> LabelsPlan:
             "sharing": sharing, "because": host.because}
 
 
-def _of_config_map(host: component.Host) -> Value:
-    """The configuration of the host in the ConfigMap that devicePlugin.config of the policy names, None for none. Adds
-    a note if it is not known. Raises Refused for a ConfigMap that does not exist or has not the configuration."""
+def _of_device_plugin(host: component.Host) -> Value:
+    """The configuration of the device plugin that the host has: in gpu_sharing, in the values of the chart, or in the
+    ConfigMap that devicePlugin.config of the policy names; None for none. Adds a note if it is not known. Raises
+    Refused for what a cluster refuses as well."""
     policy, seen = host.inputs.policy, host.inputs.seen
-    name = config_maps.name_of(policy, config_maps.SHARING) if policy.enabled("devicePlugin") else ""
-    if not name:
-        return None
+    own, enabled = str(host.variables.get("device_plugin_config") or ""), policy.enabled("devicePlugin")
+    name = config_maps.name_of(policy, config_maps.SHARING) if enabled else ""
+    for invalid in config_maps.faults(policy, config_maps.SHARING):
+        raise invalid
     try:
-        found = applicable_sharing(policy, seen.sharing, seen.data, seen.namespace)
+        found = applicable_sharing(policy, seen.sharing, seen.data if name else {}, seen.namespace)
     except InputError as error:
-        raise Refused(error.message.rstrip("."), error.hint) from error
+        text = error.message.partition("\nNothing was changed.")[0].rstrip(".")
+        raise Refused(text, error.hint or "Correct the configuration.") from error
     if found is None:
-        host.notes.append(f"devicePlugin.config.name: the configurations of ConfigMap {name!r} are not known, so the "
-                          "labels of hosts do not describe shared GPUs. To describe them, set gpu_kubeconfig to the "
-                          "cluster that has it, or set feature_discovery_sharing.")
+        if name:
+            host.notes.append(f"devicePlugin.config.name: the configurations of ConfigMap {name!r} are not known, so "
+                              "the labels of hosts do not describe shared GPUs. To describe them, set gpu_kubeconfig "
+                              "to the cluster that has it, or set feature_discovery_sharing.")
+        elif own and enabled:
+            raise no_configurations("")
+        elif own:
+            host.notes.append("device_plugin_config: no effect: devicePlugin.enabled is false.")
         return None
-    own = str(host.variables.get("device_plugin_config") or "")
-    if own and own not in found.documents:
-        raise Refused(f"device_plugin_config {own!r} is not one of the configurations"
-                      f"{suggestion(own, list(found.texts))}", f"Name one of {found.origin}.")
+    unknown = unknown_configuration(own, found, "") if own else None
+    if unknown:
+        raise unknown
     document = found.documents.get(own or found.default)
-    if document is None:
-        host.notes.append(f"devicePlugin.config.name: neither devicePlugin.config.default nor device_plugin_config of "
-                          f"this host names a configuration of ConfigMap {name!r}, so its labels do not describe "
-                          "shared GPUs.")
+    host.notes += _about_configurations(host, found, own or found.default)
     return document.data if document else None
 
 
-def _unused_configurations(policy: Policy) -> list[str]:
-    """A note about the configurations of the device plugin in the policy that no host uses."""
-    config = policy.get("devicePlugin.config") or {}
-    data, default = config.get("data") if config.get("create") else None, str(config.get("default") or "")
-    unused = [str(name) for name in data if name != default] if isinstance(data, dict) else []
-    return [f"devicePlugin.config.data: {some_of(unused)}: no effect on hosts: the labels of hosts are those of "
-            f"devicePlugin.config.default{f' ({default})' if default else ', which is not set'}; for others, set "
-            "feature_discovery_sharing."] if unused else []
+def _about_configurations(host: component.Host, found: Sharing, chosen: str) -> list[str]:
+    """Notes about configurations of the device plugin: those in the values of the chart that the host does not use, and
+    if it uses none. chosen: the name of the one that it uses, empty for none."""
+    unused = [] if host.inputs.seen.sharing or config_maps.name_of(host.inputs.policy, config_maps.SHARING) else [
+        one for one in found.texts if one != chosen]
+    if unused:
+        by = "device_plugin_config" if host.variables.get("device_plugin_config") else "devicePlugin.config.default"
+        return [f"devicePlugin.config.data: {some_of(unused)}: no effect on hosts: the labels of hosts are those of "
+                f"{by}{f' ({chosen})' if chosen else ', which is not set'}; for others, set device_plugin_config."]
+    if chosen:
+        return []
+    default = "default of gpu_sharing" if host.inputs.seen.sharing else "devicePlugin.config.default"
+    return [f"neither {default} nor device_plugin_config of this host names a configuration of {found.origin}, so its "
+            "labels do not describe shared GPUs."]
 
 
 def cluster_plan(context: component.Context, shared: component.PresentPlan) -> LabelsPart:

@@ -58,7 +58,7 @@ def host_plan(host: component.Host) -> MigPlan:
     if selected is not None and not isinstance(selected, str):
         raise Refused(f"mig_manager_selected {selected!r} is not the name of a layout", "Write a name in quotes.")
     own = variables.get("mig_manager_config") or None
-    config = own or policy.mig_config or (_of_config_map(host, selected) if host.place == "host" else None)
+    config = own or (_of_config_map(host, selected) if host.place == "host" else policy.mig_config)
     named = variables.get("mig_manager_devices")
     devices = named if isinstance(named, list) else []
     if (selected or own) and host.place != "host":
@@ -80,9 +80,15 @@ def host_plan(host: component.Host) -> MigPlan:
 
 
 def _of_config_map(host: component.Host, selected: str | None) -> Data | None:
-    """The layouts in the ConfigMap that the policy names, None if it names none. If they are not known, adds a note, or
-    raises Refused for a selected layout: the one that is generated from the GPUs can be another one."""
+    """The layouts in the ConfigMap that the policy creates or names, None if it has none. If they are not known, adds a
+    note, or raises Refused for a selected layout: the one that is generated from the GPUs can be another one. Raises
+    Refusals for a ConfigMap that pods could not use."""
     policy, seen = host.inputs.policy, host.inputs.seen
+    invalid = config_maps.faults(policy, config_maps.LAYOUTS)
+    if invalid:
+        raise Refusals(invalid)
+    if policy.mig_config:
+        return t.cast("Data", policy.mig_config)
     name, found = config_maps.name_of(policy, config_maps.LAYOUTS), seen.layouts(policy)
     if found is not None or not name:
         return found

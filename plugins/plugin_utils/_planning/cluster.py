@@ -96,7 +96,7 @@ def resolve_cluster(policy: Policy, release: Release, facts: ClusterFacts | None
     reasons += _unsupported(policy)
     notes += key_effects.notes(policy, release, "cluster", places)
     notes += _of_platform(context)
-    configs = _plugin_configs(context, settings, every if facts else by_host, reasons, refused)
+    configs = _plugin_configs(context, settings, every if facts else by_host, places, reasons, refused)
     parts = _parts(context, places, reasons)
     without_driver = [*context.without_driver, *context.faults()]
     refused += without_driver
@@ -187,11 +187,25 @@ def _on_host(with_gpu: Nodes, by_host: t.Iterable[str], places: t.Mapping[str, s
     return found
 
 
-def _plugin_configs(context: Context, settings: Settings, known: t.Container[str], reasons: list[Refused],
-                    refused: list[Concerned]) -> dict[str, str]:
+def _unused_sharing(context: Context, settings: Settings, known: t.Container[str],
+                    places: t.Mapping[str, str]) -> list[str]:
+    """A note about the variables of the device plugin, which is not delivered. With labels that hosts compute, they
+    have an effect there. Arguments as in L(_plugin_configs)."""
+    names = [*(["gpu_sharing"] if context.gpu_sharing else []),
+             *(["device_plugin_config"] if any(one in known for one in settings.get("plugin_configs") or {}) else [])]
+    why = ("gpu_placement does not deliver the device plugin" if context.enabled("devicePlugin")
+           else "devicePlugin.enabled is false")
+    return [f"{', '.join(names)}: no effect in the cluster: {why}."] if (
+        names and (places["feature_discovery"] != "host" or not context.enabled("gfd"))) else []
+
+
+def _plugin_configs(context: Context, settings: Settings, known: t.Container[str], places: t.Mapping[str, str],
+                    reasons: list[Refused], refused: list[Concerned]) -> dict[str, str]:
     """The names of the device plugin's configurations by Node. Also sets the attribute sharing of the context. known:
-    the names of the Nodes that exist. Adds refusals to reasons, and refusals of single Nodes to refused."""
+    the names of the Nodes that exist; places: the result of L(components.placements). Adds refusals to reasons, and
+    refusals of single Nodes to refused."""
     if not context.has_device_plugin:
+        context.notes += _unused_sharing(context, settings, known, places)
         return {}
     configs = {node: name for node, name in (settings.get("plugin_configs") or {}).items() if node in known}
     context.sharing = device_plugin.resolve_sharing(context.policy, context.gpu_sharing, context.facts,

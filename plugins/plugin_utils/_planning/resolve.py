@@ -94,9 +94,23 @@ def resolve(policy: Policy, release: Release, facts: t.Mapping[str, HostFacts | 
     if refusals and (strict or not hosts):
         raise policy_error(policy.origin, release.version, refusals.values())
     notes += [f"{some_of(names, _SHOWN)}: {text}" for text, names in hosts_by_note.items()]
+    notes += _unused_sharing(asked.seen, places, hosts, overrides)
     return {"release": release.version, "policy": policy.origin, "format": policy.kind, "disruption": disruption,
             "placement": places, "hosts": hosts, "notes": notes, "explanations": explanations,
             "refused": left_out(refusals.values())}
+
+
+def _unused_sharing(seen: config_maps.Seen, places: t.Mapping[str, str], hosts: t.Mapping[str, PlanOfHost],
+                    overrides: t.Mapping[str, HostVars]) -> list[str]:
+    """Notes about the variables of the device plugin, which have an effect on hosts only if these compute labels. If
+    the cluster has the device plugin or the labels, its plan has the note."""
+    left = [host for host, one in hosts.items() if one["feature_discovery"]["placement"] == "none"]
+    if not left or "cluster" in (places["device_plugin"], places["feature_discovery"]):
+        return []
+    why = "no effect on hosts: they do not compute labels"
+    named = [host for host in left if overrides.get(host, {}).get("device_plugin_config")]
+    return [*([f"gpu_sharing: {why}."] if seen.sharing and len(left) == len(hosts) else []),
+            *([f"{some_of(named, _SHOWN)}: device_plugin_config: {why}."] if named else [])]
 
 
 @dataclass

@@ -18,6 +18,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import Input
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import config_file
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.facts import NO_CLUSTER, ClusterFacts
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import Refused
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.schema import shown
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Data
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.yamltext import parse
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.driver_references import CONFIG_MAP, absent
@@ -53,14 +54,37 @@ def data_of(policy: Policy, section: str, facts: ClusterFacts | None) -> t.Mappi
     return (facts or NO_CLUSTER).get("config_maps", {}).get(name_of(policy, section)) or {}
 
 
-def missing(policy: Policy, section: str, facts: ClusterFacts | None, namespace: str) -> list[Refused]:
-    """Refusals if the ConfigMap of a section does not exist in the cluster, or has not the key that pods read. Also if
-    the values of the chart create it without this key."""
+def faults(policy: Policy, section: str) -> list[Refused]:
+    """Refusals of the ConfigMap that the values of the chart create for a section: it has no name, its data is not a
+    mapping of names to texts, or it has not the key that pods read."""
     key, pods = REFERENCES[section]
-    config, name, needed = policy.get(section) or {}, name_of(policy, section), (key,) if key else ()
+    config = policy.get(section) or {}
     data = config.get("data")
-    if config.get("create") and isinstance(data, dict) and data and key not in ("", *data):
+    if not config.get("create"):
+        return []
+    if not config.get("name"):
+        return [Refused(f"{section}.create is true, but the ConfigMap has no name", f"Set {section}.name.")]
+    if not data or isinstance(data, str):
+        return []
+    if not isinstance(data, dict):
+        return [Refused(f"{section}.data: a mapping of keys to texts is expected, not {shown(data)}",
+                        f"Write {key or 'NAME'}: | below it.")]
+    if key not in ("", *data):
         return [Refused(f"{section}.data has no key {key}, which the pods of {pods} read", f"Add {key}: | to it.")]
+    # The configurations of the device plugin are validated where they are read.
+    return [Refused(f"{section}.data[{one!r}]: a string is expected, not {shown(text)}",
+                    f"Write {one}: | and indent the lines below it.")
+            for one, text in data.items() if not isinstance(text, str)] if section != SHARING else []
+
+
+def missing(policy: Policy, section: str, facts: ClusterFacts | None, namespace: str) -> list[Refused]:
+    """Refusals if the ConfigMap of a section does not exist in the cluster, or has not the key that pods read. Also
+    those of L(faults)."""
+    key, pods = REFERENCES[section]
+    name, needed = name_of(policy, section), (key,) if key else ()
+    found = faults(policy, section)
+    if found:
+        return found
     known = (facts or NO_CLUSTER).get("config_maps", {}).get(name, ...)
     return list(absent(f"{section}.name", CONFIG_MAP, name, known, needed, namespace,
                        f"the pods of {pods} cannot start")) if name else []

@@ -90,6 +90,33 @@ def test_values_that_create_a_config_map_without_the_key(section: str, key: str)
     given = {section: {"config": {"name": "n", "create": True, "data": {"other": "x"}}}}
     told, = refusals(given, cluster())
     assert f"{section}.config.data has no key {key}, which the pods" in told
+    assert of_refused_host(given) == [told]
+
+
+@pytest.mark.parametrize(("section", "config", "told"), [
+    ("migManager", {"create": True, "data": {"config.yaml": LAYOUTS}},
+     "migManager.config.create is true, but the ConfigMap has no name. Set migManager.config.name."),
+    ("dcgmExporter", {"create": True, "data": "x, gauge, y"},
+     "dcgmExporter.config.create is true, but the ConfigMap has no name. Set dcgmExporter.config.name."),
+    ("devicePlugin", {"create": True},
+     "devicePlugin.config.create is true, but the ConfigMap has no name. Set devicePlugin.config.name."),
+    ("dcgmExporter", {"create": True, "name": "n", "data": ["x, gauge, y"]},
+     "dcgmExporter.config.data: a mapping of keys to texts is expected, not ['x, gauge, y']. "
+     "Write dcgm-metrics.csv: | below it."),
+    ("migManager", {"create": True, "name": "n", "data": {"config.yaml": {"version": "v1"}}},
+     "migManager.config.data['config.yaml']: a string is expected, not {'version': 'v1'}. "
+     "Write config.yaml: | and indent the lines below it."),
+    ("devicePlugin", {"create": True, "name": "n", "default": "tow", "data": {"two": "version: v1"}},
+     "devicePlugin.config.default: 'tow' is not one of the configurations of devicePlugin.config.data of gpu_policy; "
+     "did you mean 'two'?. Name one of them."),
+])
+def test_config_maps_in_values_that_pods_cannot_use_are_refused_on_hosts_as_well(
+        section: str, config: dict[str, Any], told: str) -> None:
+    given = {section: {"config": config}}
+    assert list(dict.fromkeys(refusals(given, cluster()))) == of_refused_host(given) == [told]
+    # Without the component, nothing reads them.
+    off = {"devicePlugin": "gfd"}.get(section, section)
+    of_host({}, policy={**given, off: {**given.get(off, {}), "enabled": False}})
 
 
 def test_a_pull_secret_that_does_not_exist_is_a_note() -> None:
@@ -111,10 +138,11 @@ FOR_HOSTS = {"migManager": {"config": {"name": "layouts"}}, "dcgmExporter": {"co
 SEEN: dict[str, Any] = {**THERE, "sharing": {"two": SHARED % 2, "four": SHARED % 4}}
 
 
-def of_host(seen: dict[str, Any], given: sharing.Sharing | None = None, **variables: Any) -> tuple[Any, list[str]]:
+def of_host(seen: dict[str, Any], given: sharing.Sharing | None = None, policy: Any = None,
+            **variables: Any) -> tuple[Any, list[str]]:
     """(the plan of the host with these variables, notes). seen: the ConfigMaps in the cluster; given: gpu_sharing."""
     release = releases.release("26.7.0")
-    made = resolve(formats.read(FOR_HOSTS, release), release, {"a": host_facts.facts()},  # type: ignore[typeddict-item]
+    made = resolve(formats.read(policy or FOR_HOSTS, release), release, {"a": host_facts.facts()},  # type: ignore[typeddict-item]
                    {"a": variables}, seen=config_maps.Seen("ours", seen, given))
     return made["hosts"]["a"], [one for one in made["notes"] if "ConfigMap" in one]
 
@@ -137,6 +165,65 @@ def test_gpu_sharing_is_used_instead_of_a_config_map_that_it_creates() -> None:
     host, notes = of_host({**SEEN, "sharing": None}, given)
     assert notes == []
     assert host["feature_discovery"]["sharing"]["sharing"]["timeSlicing"]["resources"][0]["replicas"] == 2
+
+
+def of_refused_host(policy: Any, given: sharing.Sharing | None = None, **variables: Any) -> list[str]:
+    """The refusals of a host, as those of a cluster (L(refusals))."""
+    with pytest.raises(PolicyError) as caught:
+        of_host({}, given, policy, **variables)
+    return [f"{one['reason']}. {one['remedy']}" for one in caught.value.details["refusals"]]
+
+
+BOTH = sharing.of_texts("", "two", SEEN["sharing"], "gpu_sharing")
+
+
+def replicas(policy: Any, given: sharing.Sharing | None = BOTH, **variables: Any) -> int:
+    """The number of replicas in the labels of a host."""
+    found = of_host({}, given, policy, **variables)[0]["feature_discovery"]["sharing"]
+    return int(found["sharing"]["timeSlicing"]["resources"][0]["replicas"])
+
+
+def test_a_host_has_the_configuration_that_its_node_would_have() -> None:
+    of_policy = {"devicePlugin": {"config": {"default": "four"}}}
+    assert (replicas({"nfd": {}}), replicas(of_policy), replicas(of_policy, device_plugin_config="two")) == (2, 4, 2)
+    values = {"devicePlugin": {"config": {"create": True, "name": "n", "default": "two", "data": SEEN["sharing"]}}}
+    assert (replicas(values, None), replicas(values, None, device_plugin_config="four")) == (2, 4)
+    without = sharing.of_texts("", "", SEEN["sharing"], "gpu_sharing")
+    host, = (of_host({}, without, {"nfd": {}}),)
+    assert host[0]["feature_discovery"]["sharing"] is None
+
+
+@pytest.mark.parametrize(("policy", "given", "variables", "told"), [
+    ({}, BOTH, {"device_plugin_config": "fuor"}, "device_plugin_config 'fuor' is not one of the configurations; did "
+     "you mean 'four'?. Name one of gpu_sharing."),
+    ({}, None, {"device_plugin_config": "two"}, "device_plugin_config is set, but there are no configurations. Set "
+     "gpu_sharing."),
+    ({"create": True, "name": "n", "data": {"b": "version: v1\n"}}, BOTH, {}, "gpu_sharing and "
+     "devicePlugin.config.data of gpu_policy both have configurations. Keep one of them."),
+    ({"name": "other"}, sharing.of_texts("mine", "", SEEN["sharing"], "gpu_sharing"), {}, "gpu_sharing is the "
+     "ConfigMap 'mine', devicePlugin.config.name is 'other'. Use the same name for both, or remove the name from the "
+     "policy."),
+    ({"default": "tow"}, BOTH, {}, "devicePlugin.config.default: 'tow' is not one of the configurations of "
+     "gpu_sharing; did you mean 'two'?. Name one of them."),
+])
+def test_gpu_sharing_is_refused_on_hosts_as_in_a_cluster(policy: Any, given: Any, variables: Any, told: str) -> None:
+    policy = {"nfd": {}, "devicePlugin": {"config": policy}}
+    named = {node: name for name in variables.values() for node in ("n1",)}
+    theirs = refusals(policy, cluster(), sharing=given, plugin_configs=named)
+    assert [one.replace("n1: ", "") for one in theirs] == of_refused_host(policy, given, **variables) == [told]
+
+
+def test_sharing_that_nothing_uses_is_noted() -> None:
+    off = {"devicePlugin": {"enabled": False}}
+    note = "gpu_sharing, device_plugin_config: no effect in the cluster: devicePlugin.enabled is false."
+    assert note in plan(off, cluster(), sharing=BOTH, plugin_configs={"n1": "two"})["notes"]
+    assert not [one for one in plan(off, cluster())["notes"] if "gpu_sharing" in one]
+    release = releases.release("26.7.0")
+    made = resolve(formats.read({"gfd": {"enabled": False}}, release), release, {"a": host_facts.facts()},
+                   {"a": {"device_plugin_config": "two"}}, seen=config_maps.Seen("ours", {}, BOTH))
+    assert [one for one in made["notes"] if "labels" in one] == [
+        "gpu_sharing: no effect on hosts: they do not compute labels.",
+        "a: device_plugin_config: no effect on hosts: they do not compute labels."]
 
 
 def test_without_a_cluster_notes_say_what_to_set() -> None:

@@ -121,7 +121,7 @@ def test_configurations_of_the_device_plugin_that_no_host_uses_are_noted() -> No
         return [note for note in plan({"devicePlugin": {"config": config}}, mine)[1] if "config.data" in note]
 
     assert said("a") == ["h: devicePlugin.config.data: b: no effect on hosts: the labels of hosts are those of "
-                         "devicePlugin.config.default (a); for others, set feature_discovery_sharing."]
+                         "devicePlugin.config.default (a); for others, set device_plugin_config."]
     assert "a, b: no effect on hosts" in said("")[0] and "which is not set" in said("")[0]
     assert said("a", feature_discovery_sharing={}) == []
 

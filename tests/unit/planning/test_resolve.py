@@ -117,7 +117,8 @@ def test_driver(models: list[str], policy: Any, release: str, mine: dict[str, An
      ["feature_discovery_sharing: sharing: a mapping is expected", "Use the format of the device plugin"]),
     (["A100"], {"devicePlugin": {"config": {"name": "p", "create": True, "default": "one", "data": {
         "one": "sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 1}]}}"}}}}, V26, {},
-     ["devicePlugin.config of gpu_policy: ", "replicas: '1' is not a number of replicas", "2 or more"]),
+     ["gpu01: devicePlugin.config.data of gpu_policy has one fault:", "one: sharing.timeSlicing.resources[0].replicas",
+      "1 is too small; the smallest value is 2"]),
     (["A100"], None, V26, {"driver_version": "595.91.07", "driver_branch": 580},
      ["gpu01: driver_version 595.91.07 does not belong to driver_branch 580", "Set only one of them"]),
     (["A100"], driver(version="sha256:0123"), V26, {}, ["'sha256:0123'", "is not a driver version"]),
