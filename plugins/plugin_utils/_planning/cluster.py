@@ -254,8 +254,12 @@ def _other_runtimes(runtime: nodes.CommonValue, served: Nodes) -> list[str]:
 def _unsupported(policy: Policy) -> list[Refused]:
     found = [Refused(f"{path}: {shown(value)} is not supported in a cluster yet", remedy)
              for path, value, remedy in _UNSUPPORTED if policy.get(path) == value]
-    selector = policy.get("driver.nvidiaDriverCRD.nodeSelector")
-    if selector and policy.get("driver.useNvidiaDriverCRD"):
+    selector, driver_type = (policy.chart_driver.get(key) for key in ("nodeSelector", "driverType"))
+    # Without an NVIDIADriver in the policy, the plan of the driver refuses it.
+    if driver_type == "vgpu-host-manager" and "NVIDIADriver" in policy.documents and policy.enabled("driver"):
+        found.append(Refused(f"driver.nvidiaDriverCRD.driverType: {shown(driver_type)} is not supported in a cluster "
+                             "yet", "Set it to gpu or vgpu: this version supports only containers."))
+    if selector:
         found.append(Refused(f"driver.nvidiaDriverCRD.nodeSelector: {shown(selector)} is not supported in a cluster",
                              "Add an NVIDIADriver with this nodeSelector to the policy instead."))
     return found

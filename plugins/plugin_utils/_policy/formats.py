@@ -106,6 +106,13 @@ class Policy:
         value = self.get(f"{section}.enabled")
         return value if isinstance(value, bool) else defaults.on_by_default(section)
 
+    @property
+    def chart_driver(self) -> Section:
+        """The section driver.nvidiaDriverCRD of the chart's values, also if NVIDIADrivers replace the section driver;
+        empty if it is not enabled."""
+        found = next((get_path(one.spec, "driver.nvidiaDriverCRD") for one in self.sources if one.kind == "values"), {})
+        return found if isinstance(found, dict) and self.get("driver.useNvidiaDriverCRD") else {}
+
     def for_pool(self, pool: DriverPool) -> Policy:
         """The policy for the Nodes of a pool: with the driver, GPUDirect Storage and GDRCopy of the pool."""
         kept = {key: value for key, value in self.spec.items() if key not in pool.spec}
@@ -347,6 +354,7 @@ def _used_drivers(kind: str, spec: Data, drivers: list[tuple[str, Data]],
     """The NVIDIADrivers that are used. They must be enabled in a ClusterPolicy or values. Adds warnings."""
     used = kind not in ("ClusterPolicy", "values") or bool(get_path(spec, "driver.useNvidiaDriverCRD"))
     names = ", ".join(name for name, _spec in drivers)
+    warnings += _unused_keys_of_chart(spec, bool(drivers)) if kind == "values" else []
     if drivers and not used:
         warnings.append(f"NVIDIADriver {names} is ignored, because driver.useNvidiaDriverCRD is not true.")
     elif drivers and get_path(spec, "driver.enabled") is False:
@@ -363,6 +371,23 @@ def _used_drivers(kind: str, spec: Data, drivers: list[tuple[str, Data]],
         warnings.append("driver.nvidiaDriverCRD.deployDefaultCR is false and no NVIDIADriver is given; the section "
                         "driver is used.")
     return drivers if used else []
+
+
+def _unused_keys_of_chart(spec: Data, replaced: bool) -> list[str]:
+    """A note about keys of driver.nvidiaDriverCRD that have no effect. spec: that of values; replaced: whether the
+    policy has NVIDIADrivers. If they replace the one of the chart, its other keys are refused or noted elsewhere.
+    """
+    chart = get_path(spec, "driver.nvidiaDriverCRD")
+    chart = chart if isinstance(chart, dict) else {}
+    usual = (("driverType", ("gpu", "")), ("deployDefaultCR", (True,)), ("nodeSelector", ({},)))
+    keys = [key for key, values in usual if chart.get(key) is not None and chart[key] not in values]
+    why = "driver.nvidiaDriverCRD.enabled is not true"
+    if get_path(spec, "driver.enabled") is False:
+        return []
+    if get_path(spec, "driver.useNvidiaDriverCRD"):
+        keys = ["driverType"] if replaced and chart.get("driverType") == "vgpu" else []
+        why = "the driverType of each NVIDIADriver applies"
+    return [f"{', '.join(f'driver.nvidiaDriverCRD.{key}' for key in keys)}: no effect, because {why}."] if keys else []
 
 
 def _chart_driver(kind: str, spec: Data, drivers: t.Sequence[tuple[str, Data]]) -> str:
@@ -427,6 +452,10 @@ def _embedded(spec: Section, origin: str, section: str, key: str) -> Data | None
 def unsupported_on_hosts(policy: Policy) -> list[str]:
     """The parts of a policy that are not supported on hosts, each as a sentence; empty if there are none."""
     parts = []
+    of_chart = policy.chart_driver.get("driverType")
+    if of_chart == "vgpu-host-manager" and policy.driver_type != of_chart:
+        parts.append(f"driver.nvidiaDriverCRD.driverType: {of_chart!r} is not supported on hosts; allowed: 'gpu', "
+                     "'vgpu'")
     if policy.driver_type not in ("gpu", "vgpu"):
         parts.append(f"spec.driverType: {policy.driver_type!r} is not supported on hosts; allowed: 'gpu', 'vgpu'")
     selecting = [(pool.name, "nodeSelector") for pool in policy.pools if not policy.fallback]

@@ -126,6 +126,8 @@ def notes(policy: Policy, release: Release, placement: str, places: t.Mapping[st
             text = effect.text
         else:
             continue
+        if path.startswith("driver.nvidiaDriverCRD.") and not policy.get("driver.useNvidiaDriverCRD"):
+            continue  # a warning of the policy names it
         if _applies(policy, path.split(".")[0], placement, places):
             by_text.setdefault(text, {})[path] = None
     return [*_about_pools(policy, placement, places), *(

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import components, releases
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import PolicyError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import format_schemas, formats, key_effects
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults import set_path
 from ansible_collections.gpuops.nvidia.tests import policy_keys
@@ -24,6 +25,7 @@ from ansible_collections.gpuops.nvidia.tests.unit.planning.key_probe import (
     leaves,
 )
 from ansible_collections.gpuops.nvidia.tests.unit.policy import test_charts
+from ansible_collections.gpuops.nvidia.tests.unit.simulated import clusters
 
 RELEASE = "26.7.0"
 PROBE = Probe(RELEASE)
@@ -156,6 +158,37 @@ def test_the_default_driver_of_the_chart_is_noted_beside_others() -> None:
         "NVIDIADriver a. If you need it, add it to extraObjects; otherwise set driver.nvidiaDriverCRD.deployDefaultCR")
     crd["driver"]["nvidiaDriverCRD"]["deployDefaultCR"] = False
     assert notes_of(crd, "cluster") == ""
+
+
+CHART_DRIVER = {"driverType": "vgpu-host-manager", "deployDefaultCR": False, "nodeSelector": {"a": "b"}}
+
+
+@pytest.mark.parametrize("placement", ["hosts", "cluster"])
+def test_keys_of_the_charts_driver_are_noted_unless_it_is_enabled(placement: str) -> None:
+    values: Object = {"driver": {"nvidiaDriverCRD": CHART_DRIVER}}
+    assert notes_of(values, placement) == (
+        "driver.nvidiaDriverCRD.driverType, driver.nvidiaDriverCRD.deployDefaultCR, "
+        "driver.nvidiaDriverCRD.nodeSelector: no effect, because driver.nvidiaDriverCRD.enabled is not true.")
+    values["driver"]["enabled"] = False
+    assert notes_of(values, placement) == ""
+    usual = {"nvidiaDriverCRD": {"enabled": False, "driverType": "gpu", "deployDefaultCR": True, "nodeSelector": {}}}
+    assert notes_of({"driver": usual}, placement) == ""
+
+
+@pytest.mark.parametrize("selector", [{}, {"nodeSelector": {"a": "b"}}, {"driverType": "gpu"}])
+def test_keys_of_the_charts_driver_are_refused_beside_nvidia_drivers(selector: Object) -> None:
+    values: Object = {"driver": {"nvidiaDriverCRD": {**CHART_DRIVER, "enabled": True}},
+                      "extraObjects": [nvidia_driver("a", **selector)]}
+    read = formats.read(values, releases.release(RELEASE))
+    assert "driverType: 'vgpu-host-manager' is not supported on hosts" in formats.unsupported_on_hosts(read)[0]
+    with pytest.raises(PolicyError) as caught:
+        clusters.plan(values)
+    reasons = [one["reason"] for one in caught.value.details["refusals"]]
+    assert reasons == ["driver.nvidiaDriverCRD.driverType: 'vgpu-host-manager' is not supported in a cluster yet",
+                       "driver.nvidiaDriverCRD.nodeSelector: {'a': 'b'} is not supported in a cluster"]
+    values["driver"]["nvidiaDriverCRD"] = {"enabled": True, "deployDefaultCR": False, "driverType": "vgpu"}
+    noted = "driver.nvidiaDriverCRD.driverType: no effect, because the driverType of each NVIDIADriver applies."
+    assert noted in formats.read(values, releases.release(RELEASE)).warnings
 
 
 @pytest.mark.parametrize("placement", ["hosts", "cluster"])
