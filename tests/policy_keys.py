@@ -18,13 +18,15 @@ before anything is changed. The paths are those of a ClusterPolicy and of the ch
 
 There is no note if a document sets a key to its default or disables a component, or if the component is not delivered
 for another reason, which the plan names. A value that the chart writes counts as the default. If `gpu_placement` also
-delivers something in the cluster, hosts get notes only about components that they have themselves.
+delivers something in the cluster, a key of no single component, such as `daemonsets.labels`, gets a note only if
+nothing that is delivered there uses it.
 
 With NVIDIADrivers, the keys of the sections `driver`, `gds` and `gdrcopy` of a ClusterPolicy or of the chart's values
 have no effect, and a note names them. A run also names NVIDIADrivers that are not used.
 
 A test sets each key of each format to another value, and compares the plans of hosts, the objects in a cluster, and the
-notes with this table.
+notes with this table. Another one does this for mappings of `gpu_placement`, where no key may be without an effect, a
+note and a refusal.
 
 | keys | on hosts | in a cluster |
 |---|---|---|

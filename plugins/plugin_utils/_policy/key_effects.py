@@ -38,11 +38,13 @@ _OF_DRIVER = ("driver", *translate.BESIDE_DRIVER)
 @dataclass(frozen=True)
 class KeyEffect:
     """What a run does with a key in a placement. kind: one of L(KINDS), as C(key_effects.yml) explains them; text: its
-    text there; before: the release before which C(noted) is C(note)."""
+    text there; before: the release before which C(noted) is C(note); pods: the components of a cluster whose objects
+    depend on the key, empty for any."""
 
     kind: str
     text: str
     before: str = ""
+    pods: t.Tuple[str, ...] = ()
 
 
 @functools.lru_cache(maxsize=None)
@@ -57,7 +59,7 @@ def of_key(path: str, placement: str) -> KeyEffect:
     for row in _data()["rows"]:
         if any(fnmatchcase(path, pattern) for pattern in row["keys"]):
             (kind, text), = row[placement].items()
-            return KeyEffect(kind, text, row.get("before", ""))
+            return KeyEffect(kind, text, row.get("before", ""), tuple(row.get("pods", ())))
     raise KeyError(path)
 
 
@@ -124,11 +126,14 @@ def notes(policy: Policy, release: Release, placement: str, places: t.Mapping[st
             text = replacing
         elif effect.kind == "note" or _is_older(policy, release, effect, path):
             text = effect.text
+        elif placement == "cluster" and effect.pods and not _in_cluster(places) & {*effect.pods} and not (
+                {"host", "hybrid"} & {*places.values()}):
+            text = "nothing that gpu_placement delivers there uses it"
         else:
             continue
         if path.startswith("driver.nvidiaDriverCRD.") and not policy.get("driver.useNvidiaDriverCRD"):
             continue  # a warning of the policy names it
-        if _applies(policy, path.split(".")[0], placement, places):
+        if _applies(policy, path, placement, places):
             by_text.setdefault(text, {})[path] = None
     return [*_about_pools(policy, placement, places), *(
         f"{', '.join(_as_written(policy, path) for path in shortened(list(paths), [*given, *own]))}: no effect "
@@ -179,7 +184,7 @@ def _is_replaced(path: str) -> bool:
 def _about_pools(policy: Policy, placement: str, places: t.Mapping[str, str]) -> list[str]:
     """A note about NVIDIADrivers that have no effect on hosts because of their node selector."""
     left = [pool.name for pool in policy.pools if pool.name != policy.driver_name]
-    if placement == "cluster" or not left or not _applies(policy, "driver", placement, places):
+    if placement == "cluster" or not left or not _applies(policy, "driver.enabled", placement, places):
         return []
     return [f"NVIDIADriver {some_of(left, _NAMED)}: no effect on hosts: hosts have no Node labels for its "
             "nodeSelector; set the variables of the role driver for groups of the inventory."]
@@ -201,17 +206,22 @@ def _parent(path: str, depth: int, others: t.Iterable[str]) -> str:
     return path if path.count(".") < depth or any(one.startswith(f"{section}.") for one in others) else section
 
 
-def _applies(policy: Policy, section: str, placement: str, places: t.Mapping[str, str]) -> bool:
-    """Whether the component of a section is delivered in a placement, or can never be. A section without a component
-    applies to all of them. On hosts, keys are left out that apply in the cluster as well, if anything is delivered
-    there: they have an effect there, or the plan of the cluster has the note."""
-    place = _PLACES[placement]
+def _in_cluster(places: t.Mapping[str, str]) -> set[str]:
+    """The components that are delivered in the cluster."""
+    return {name for name, one in places.items() if one in ("cluster", "hybrid")}
+
+
+def _applies(policy: Policy, path: str, placement: str, places: t.Mapping[str, str]) -> bool:
+    """Whether the component of a key is delivered in a placement, or can never be. A key of a section without a
+    component applies to all of them. On hosts, such a key is left out if something in the cluster uses it: it has an
+    effect there, or the plan of the cluster has the note."""
+    place, section, in_cluster = _PLACES[placement], path.split(".")[0], _in_cluster(places)
     delivered = [name for name, one in places.items() if one in (place, "hybrid")]
-    in_cluster = {name for name, one in places.items() if one in ("cluster", "hybrid")}
-    section = "driver" if section in _OF_DRIVER else section
+    section = "driver" if section in _OF_DRIVER else "nfd" if section == "node-feature-discovery" else section
     entry = next((one for one in components.COMPONENTS if one.section == section), None)
     if entry is None:
-        return bool(delivered) and not (placement == "hosts" and in_cluster)
+        users = {*(of_key(path, "cluster").pods or in_cluster)}
+        return bool(delivered) and not (placement == "hosts" and users & in_cluster)
     if placement == "hosts" and entry.name in in_cluster and "host" not in entry.places:
         return False
     # On hosts, the DCGM exporter needs DCGM.

@@ -53,7 +53,7 @@ VALUES: Object = {
     "validator.cuda.env": [{"name": "WITH_WORKLOAD", "value": "false"}], "dcgm.args": ["--log-level", "DEBUG"],
     "dcgmExporter.env": [{"name": "DCGM_EXPORTER_LISTEN", "value": ":9500"}],
     "sandboxWorkloads.defaultWorkload": "vm-vgpu", "sandboxWorkloads.mode": "kata",
-    "ccManager.defaultMode": "devtools",
+    "ccManager.defaultMode": "devtools", "gds.version": "2.16.1",
 }
 OF_TYPE: Object = {
     "str": "probe", "map": {"probe": "x"}, "strmap": {"probe": "x"}, "boolmap": {"probe": True},
@@ -84,6 +84,9 @@ HOST_MAPS: dict[str, dict[str, str]] = {
               "dcgm-metrics.csv": "DCGM_FI_DEV_FB_USED, gauge, x.\n"}}
 
 
+# ConfigMaps that exist, for hosts and the cluster.
+MIXED_MAPS: dict[str, dict[str, str]] = {**HOST_MAPS, "probe": {**HOST_MAPS["probe"], **dict.fromkeys((
+    "clients.yaml", "gridd.conf", "client_configuration_token.tok", "nvidia-topologyd.conf", "nvidia.conf"), "x=1")}}
 # Sections that notes name as a whole.
 WHOLE = ("kataManager", "psp", "extraObjects")
 # Further policies in which a key has an effect, by the beginning of its path.
@@ -103,6 +106,9 @@ GIVEN: dict[str, list[Object]] = {
     "migManager.config": [configured("migManager", {
         "config.yaml": "version: v1\nmig-configs: {b: [{devices: all, mig-enabled: false}]}\n"})],
     "cuda": [{"cuda": {"enabled": True}}],
+    # Refused with a version that needs open kernel modules.
+    "gds.version": [{"driver": {"kernelModuleType": "proprietary"},
+                     "gds": {"enabled": True, **IMAGE, "version": "2.26.6"}}],
     "nfd.enabled": [{"nfd": {"enabled": False}}],
 }
 
@@ -210,6 +216,52 @@ class Probe:
         made = clusters.plan(policy, {**clusters.facts(capable, monitors=True), "config_maps": maps},
                              self.release.version)
         return made, [*formats.read(policy, self.release).warnings, *made["notes"]]
+
+    def _mixed(self, policy: list[Object], mapping: Mapping[str, str]) -> tuple[Any, list[str]]:
+        """The plans of a host and of the cluster with a mapping of gpu_placement."""
+        read, host = formats.read(policy, self.release), host_facts.driven(host_facts.facts(mellanox=True), "595.91.07")
+        if formats.unsupported_on_hosts(read):
+            raise InputError("")
+        made = resolve(read, self.release, {"a": host}, {"a": {"mig_manager_selected": "all-disabled"}}, mapping,
+                       disruption="drain", strict=False, seen=config_maps.Seen("ours", MIXED_MAPS))
+        node = {**clusters.node(**{"nvidia.com/mig.capable": "true"}), "kernel": "6.8.0-45-generic"}
+        cluster = clusters.plan(policy, {**clusters.facts(node, monitors=True, b=node), "config_maps": MIXED_MAPS},
+                                self.release.version, placement=mapping, hosts={"a": "n1"}, disruption="drain")
+        objects = [render(name, cluster) for name in ORDER]
+        return ([without_reasons(made["hosts"]), objects, cluster["deploy"], upgrades(cluster)],
+                [*read.warnings, *made["notes"], *cluster["notes"]])
+
+    def silent(self, mapping: Mapping[str, str]) -> list[str]:
+        """The keys of values that have no effect, no note and no refusal with a mapping of gpu_placement."""
+        bases: dict[str, tuple[Any, list[str]] | None] = {}
+
+        def run(spec: Object, drivers: Sequence[Object]) -> tuple[Any, list[str]] | None:
+            try:
+                return self._mixed(documents("values", spec, drivers), mapping)
+            except GpuopsError:
+                return None
+
+        def does_something(own: str, schema: Schema, spec: Object) -> bool:
+            path, changed = common_path("values", own), copy.deepcopy(spec)
+            drivers = [NVIDIA_DRIVER] if path in ("driver.useNvidiaDriverCRD", "driver.default") else []
+            key = repr((spec, drivers))
+            if key not in bases:
+                bases[key] = run(spec, drivers)
+            former = bases[key]
+            before = formats.read(documents("values", spec, drivers), self.release)
+            section = path.removesuffix(".enabled")
+            now = before.get(path) if path == section else before.enabled(section)
+            set_path(changed, own, value := another(path, schema, now))
+            after = run(changed, drivers)
+            if former is None or after is None or former[0] != after[0]:
+                return True
+            return value is False and path.endswith(".enabled") or any(
+                names(one, own) for one in after[1] if one not in former[1])
+
+        return [own for own, schema in leaves(format_schemas.VALUES) if not any(
+            does_something(own, schema, spec) for spec in (ALL, *(
+                one for start, policies in GIVEN.items() if common_path("values", own).startswith(start)
+                for one in policies), {}))]
 
     def _base(self, kind: str, placement: str, spec: Object, drivers: Sequence[Object]
               ) -> tuple[Any, list[str]] | None:

@@ -37,6 +37,14 @@ def test_each_key_does_what_the_table_says(kind: str, placement: str) -> None:
     assert PROBE.differences(kind, placement) == []
 
 
+@pytest.mark.parametrize("mapping", [
+    {"driver": "cluster"}, {"dcgm_exporter": "cluster"}, {"device_plugin": "cluster"},
+    {"mig_manager": "cluster", "nfd": "cluster"}, {"driver": "cluster", "container_toolkit": "cluster"}],
+    ids=lambda one: "-".join(one))
+def test_no_key_is_silent_with_a_mapping_of_gpu_placement(mapping: dict[str, str]) -> None:
+    assert PROBE.silent(mapping) == []
+
+
 def test_no_key_is_silent_on_hosts_in_the_oldest_release() -> None:
     assert Probe("24.6.0").differences("values", "hosts") == [
         "driver.kernelModuleType: the table says effect, a run says note",
