@@ -110,7 +110,8 @@ class Policy:
     def chart_driver(self) -> Section:
         """The section driver.nvidiaDriverCRD of the chart's values, also if NVIDIADrivers replace the section driver;
         empty if it is not enabled."""
-        found = next((get_path(one.spec, "driver.nvidiaDriverCRD") for one in self.sources if one.kind == "values"), {})
+        found: Value = next((get_path(one.spec, "driver.nvidiaDriverCRD") for one in self.sources
+                             if one.kind == "values"), None)
         return found if isinstance(found, dict) and self.get("driver.useNvidiaDriverCRD") else {}
 
     def for_pool(self, pool: DriverPool) -> Policy:
@@ -379,8 +380,8 @@ def _unused_keys_of_chart(spec: Data, replaced: bool) -> list[str]:
     """
     chart = get_path(spec, "driver.nvidiaDriverCRD")
     chart = chart if isinstance(chart, dict) else {}
-    usual = (("driverType", ("gpu", "")), ("deployDefaultCR", (True,)), ("nodeSelector", ({},)))
-    keys = [key for key, values in usual if chart.get(key) is not None and chart[key] not in values]
+    usual: dict[str, list[Value]] = {"driverType": ["gpu", ""], "deployDefaultCR": [True], "nodeSelector": [{}]}
+    keys = [key for key, values in usual.items() if chart.get(key) is not None and chart[key] not in values]
     why = "driver.nvidiaDriverCRD.enabled is not true"
     if get_path(spec, "driver.enabled") is False:
         return []
