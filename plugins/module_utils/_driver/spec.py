@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import Model
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
 
-_VERSION = re.compile(r"\d{3}\.\d+(\.\d+)?\Z")
-_BRANCH = re.compile(r"\d{3}\Z")
+VERSION = re.compile(r"\d{3}\.\d+(\.\d+)?\Z")
+BRANCH = re.compile(r"\d{3}\Z")
 # NVIDIA Driver Installation Guide 620: "Proprietary Kernel Modules Removed".
 _LAST_PROPRIETARY = 619
 # The first release of NVIDIA/open-gpu-kernel-modules.
@@ -80,11 +80,11 @@ class Spec:
         if self.lock_timeout < 0:
             raise InputError(f"{self.lock_timeout} is not a number of seconds.",
                              "Set 0 (do not wait) or a positive number.", path="lock_timeout", value=self.lock_timeout)
-        if self.version and not _VERSION.match(self.version):
+        if self.version and not VERSION.match(self.version):
             raise InputError(f"'{self.version}' is not a driver version.",
                              "Set a version such as 595.91.07, or set branch instead.", path="version",
                              value=self.version)
-        if self.branch and not _BRANCH.match(self.branch):
+        if self.branch and not BRANCH.match(self.branch):
             raise InputError(f"'{self.branch}' is not a driver branch.", "Set a number of three digits, such as 595.",
                              path="branch", value=self.branch)
         if self.version and self.branch and branch_of(self.version) != int(self.branch):

@@ -127,6 +127,11 @@ def host_plan(host: component.Host) -> DriverPlan:
         request = replace(request, mig=str(selected))
     choice = choose(situation, request, inputs.release)
     driver = choice.driver
+    if driver.signed and variables.get("driver_source") == "auto" and state != "rolled_back":
+        raise Refused("driver_source of this host is auto, which installs modules that are built, but precompiled ones "
+                      f"are planned ({_why_signed(request)})", "Set driver_source: precompiled, or remove "
+                      "driver_source.", [("driver.source", "driver_source of this host is auto"),
+                                         ("driver.usePrecompiled", "precompiled modules are planned")])
     source, version = "precompiled" if driver.signed else driver.source, version_to_install(driver, request).text
     following = host.boolean_variable("driver_next_kernel", True)
     persistenced = host.boolean_variable("driver_persistenced", True)
@@ -204,6 +209,11 @@ def _of_environment(host: component.Host, fabric: Fabric) -> tuple[dict[str, str
         raise Refused(f"driver.env: {_FABRIC_VARIABLE}{name}: {name}={error.details['value']} is not a setting of the "
                       "fabric manager", error.hint) from error
     return proxy, own if isinstance(own, dict) and own and fabric["manager"] else settings
+
+
+def _why_signed(request: Request) -> str:
+    return ("driver.usePrecompiled is true" if request.precompiled
+            else "Secure Boot is on and no key is enrolled")
 
 
 def _because(situation: Situation, driver: Candidate, request: Request, because: t.Sequence[str]) -> list[str]:

@@ -14,7 +14,7 @@ import typing as t
 from dataclasses import dataclass, field, replace
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.runfile_options import version_in
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import OPEN_BY_DEFAULT_FROM
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import BRANCH, OPEN_BY_DEFAULT_FROM, VERSION
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import releases
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.components import HostVars
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import Change, Refusals, Refused
@@ -79,13 +79,13 @@ class PlanInputs:
 
 _VARIABLES = ("driver_version", "driver_branch", "driver_kernel_module_type", "driver_source", "driver_fabric",
               "driver_runfile_src", "driver_peermem", "driver_gds", "driver_gdrcopy", "driver_signing_key",
-              "cuda_version")
+              "driver_state", "cuda_version")
 
 
 def request_of(policy: Policy, release: Release, variables: HostVars) -> Request:
     """The driver request of a host. The variables of the host take precedence over the policy. Raises Refused."""
     request, src = Request(), str(variables.get("driver_runfile_src") or "")
-    _check_branch(variables)
+    _check_variables(variables)
     for value, by, key in (
         (variables.get("driver_version"), "driver_version of this host", "driver_version"),
         (variables.get("driver_branch"), "driver_branch of this host", "driver_branch"),
@@ -152,8 +152,24 @@ def boolean_variable(name: str, variables: HostVars, default: object) -> bool:
     return flag
 
 
-def _check_branch(variables: HostVars) -> None:
-    """Raises Refused if the variables of a host set a version, and a branch to which it does not belong."""
+# (pattern, allowed values, remedy) of the variables that the role passes to the module as they are.
+_EXACT = {
+    "driver_version": (VERSION, "a complete version such as 595.91.07, without the suffix of an image",
+                       "Write the complete version, or remove driver_version and set driver_branch, such as 595."),
+    "driver_branch": (BRANCH, "a branch of three digits such as 595",
+                      "Write the branch, or remove driver_branch and set driver_version, such as 595.91.07."),
+}
+
+
+def _check_variables(variables: HostVars) -> None:
+    """Raises Refused if the variables of a host set a version or a branch that the module would refuse, or a version
+    that does not belong to the branch."""
+    # For a return to the former driver, the role does not pass them.
+    for name, (pattern, allowed, remedy) in _EXACT.items() if variables.get("driver_state") != "rolled_back" else ():
+        value = variables.get(name)
+        if value not in (None, "") and not pattern.match(str(value)):
+            raise Refused(f"{name} of this host is {shown(value)}; allowed: {allowed}", remedy,
+                          [("driver.version", f"{name} of this host is {shown(value)}")])
     version, branch = variables.get("driver_version"), variables.get("driver_branch")
     if not version or not branch:
         return
@@ -306,7 +322,7 @@ def _change(rule: Constraint, driver: Candidate, situation: Situation, request: 
         number, _default = _releases_of_versions().get(driver.version.text, (None, False))
         return f"driver.version: {version}" if number is None else f"gpu_release: {releases.available()[number]}"
     return rule.change.format(version=version, branch=driver.version.branch, flavour=driver.flavour,
-                              source=driver.source, switch=str(driver.flavour == "open").lower(),
+                              source="precompiled" if driver.signed else driver.source, switch=str(driver.flavour == "open").lower(),
                               cuda=_nearest_cuda_level(driver, situation, request))
 
 

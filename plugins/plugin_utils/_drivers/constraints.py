@@ -97,8 +97,8 @@ def _requested(space: Universe, request: Request) -> t.Iterator[Constraint]:
                          space.where(lambda driver: driver.signed), "driver.usePrecompiled: false")
     if request.source:
         yield Constraint("driver.source", f"{request.source_by} requests {request.source}",
-                         space.where(lambda driver: driver.signed if request.source == "precompiled"
-                                     else driver.source == request.source), "driver_source: {source}")
+                         space.where(lambda driver: driver.signed == (request.source == "precompiled")
+                                     and (driver.signed or driver.source == request.source)), "driver_source: {source}")
     if request.source == "runfile" and not request.runfile:
         yield Constraint("runfile", "a .run file has one version, so the complete version must be known",
                          space.where(lambda driver: driver.source != "runfile" or driver.version.text is not None),

@@ -59,7 +59,7 @@ CASES: list[t.Any] = [
     ("driver.usePrecompiled", here(secure_boot="signed"), Request(), None),
     ("driver.usePrecompiled", here(secure_boot="signed"), Request(own_key=True), lambda one: one.signed),
     ("driver.usePrecompiled", here(secure_boot="signed"), CLUSTER, lambda one: one.signed),
-    ("driver.source", HOST, Request(source="distribution"), lambda one: one.source != "distribution"),
+    ("driver.source", HOST, Request(source="distribution"), lambda one: one.signed or one.source != "distribution"),
     ("driver.source", HOST, Request(source="precompiled"), lambda one: not one.signed),
     ("driver.source", HOST, Request(), lambda one: one.source == "runfile"),
     ("driver.source", HOST, Request(source="runfile"), lambda one: one.source != "runfile"),

@@ -9,6 +9,7 @@ import itertools
 from typing import Any
 
 import pytest
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import Spec
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import releases
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import PolicyError
@@ -37,7 +38,7 @@ def driver(**keys: Any) -> dict[str, Any]:
     (["A100"], driver(version="580.173.02"), V26, {}, ("580.173.02", 580, "open")),
     (["A100"], driver(version="580.173.02"), V26, {"driver_version": "610.57.04"}, ("610.57.04", 610, "open")),
     (["A100"], driver(version="580.173.02"), V26, {"driver_branch": 610}, (None, 610, "open")),
-    (["A100"], None, V26, {"driver_version": "610.57.04", "driver_branch": "R610"}, ("610.57.04", 610, "open")),
+    (["A100"], None, V26, {"driver_version": "610.57.04", "driver_branch": 610}, ("610.57.04", 610, "open")),
     (["A100"], driver(version="580"), V26, {}, (None, 580, "open")),
     (["A100"], driver(version="R580"), V26, {}, (None, 580, "open")),
     (["A100"], driver(version="580.126.20-ubuntu22.04"), V26, {}, ("580.126.20", 580, "open")),
@@ -715,6 +716,53 @@ def test_modules_that_come_built_have_a_source_of_their_own() -> None:
                          (signed, driver(usePrecompiled=True, version="580"))):
         found = resolve(formats.read(policy, chosen), chosen, {"a": host}, {})["hosts"]["a"]["driver"]
         assert (found["source"], found["precompiled"]) == ("precompiled", True)
+
+
+@pytest.mark.parametrize(("policy", "secure_boot", "source", "words"), [
+    (driver(usePrecompiled=True, version="580"), False, "distribution",
+     ["driver.usePrecompiled requests precompiled modules, but driver_source of this host requests distribution",
+      "driver.usePrecompiled: false", "driver_source: precompiled"]),
+    (driver(usePrecompiled=True, version="580"), False, "auto",
+     ["driver_source of this host is auto, which installs modules that are built", "driver.usePrecompiled is true",
+      "Set driver_source: precompiled, or remove driver_source"]),
+    # The module would install modules of the archive that are built, which this kernel does not load.
+    (driver(version="580"), True, "distribution", ["Secure Boot is on", "requests distribution"]),
+    (driver(version="580"), True, "auto", ["driver_source of this host is auto", "Secure Boot is on"]),
+])
+def test_the_source_of_the_inventory_is_that_of_the_plan(policy: Any, secure_boot: bool, source: str,
+                                                         words: list[str]) -> None:
+    chosen, known = releases.release(V26), facts_sample.facts(["20b2"], secure_boot=secure_boot)
+    with pytest.raises(PolicyError) as caught:
+        resolve(formats.read(policy, chosen), chosen, {"a": known}, {"a": {"driver_source": source}})
+    assert [word for word in words if word not in str(caught.value)] == []
+    found = resolve(formats.read(policy, chosen), chosen, {"a": known}, {"a": {"driver_source": "precompiled"}})
+    assert found["hosts"]["a"]["driver"]["source"] == "precompiled"
+
+
+def test_modules_of_the_archive_that_are_built() -> None:
+    known, chosen = facts_sample.facts(["20b2"]), releases.release(V26)
+    for source, expected in (("distribution", "distribution"), ("auto", "cuda_repository")):
+        found = resolve(formats.read(driver(version="580"), chosen), chosen, {"a": known},
+                        {"a": {"driver_source": source}})["hosts"]["a"]["driver"]
+        assert (found["source"], found["precompiled"]) == (expected, False)
+
+
+@pytest.mark.parametrize(("name", "value", "words"), [
+    ("driver_version", "580", "a complete version such as 595.91.07"),
+    ("driver_version", "R580", "a complete version such as 595.91.07"),
+    ("driver_version", "580.173.02-ubuntu24.04", "without the suffix of an image"),
+    ("driver_branch", "595.91.07", "a branch of three digits such as 595"),
+    ("driver_branch", "R595", "a branch of three digits such as 595"),
+])
+def test_versions_that_the_module_refuses_are_refused_by_the_plan(name: str, value: str, words: str) -> None:
+    with pytest.raises(InputError):
+        Spec(**{name.partition("_")[2]: value})
+    with pytest.raises(PolicyError, match=f"{name} of this host is '{value}'; allowed: .*{words}") as caught:
+        plan(["A100"], **{name: value})
+    assert f"remove {name}" in str(caught.value)
+    # The role does not pass them for a return to the former driver.
+    found = with_former(FORMER, "A100", **{name: value})["hosts"]["a"]
+    assert found["driver"]["version"] == "580.126.20"
 
 
 GUEST = "https://files.example/NVIDIA-Linux-x86_64-580.126.09-grid.run"
