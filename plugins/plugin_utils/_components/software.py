@@ -18,7 +18,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.facts import H
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import version_key
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Section
 
-_FIRST_SPLIT = 4
+FIRST_SPLIT = 4
 
 
 def placed(host: component.Host, title: str) -> tuple[str, list[str]]:
@@ -41,11 +41,11 @@ def packaged(host: component.Host, name: str, pattern: str) -> str | None:
                           "version, or get the newest one if there is none.")
         return None
     # The packages of DCGM 3 have other names, and there is no package of its exporter.
-    if version_key(text)[0] >= _FIRST_SPLIT:
+    if version_key(text)[0] >= FIRST_SPLIT:
         return found.group(1)
     if own and host.place == "host":
         host.notes.append(f"{section}.version {text}: no effect: hosts get the newest version, because DCGM "
-                          f"{_FIRST_SPLIT} is the first with these packages; to choose one, set {name}_version.")
+                          f"{FIRST_SPLIT} is the first with these packages; to choose one, set {name}_version.")
     return None
 
 

@@ -26,7 +26,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals impor
     left_out,
     policy_error,
 )
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import Release
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import Release, version_key
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Value
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.wording import some_of
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.choose_driver import PlanInputs
@@ -187,6 +187,7 @@ def _plan(asked: PlanInputs, facts: HostFacts, variables: HostVars, places: t.Ma
     if reasons:
         raise Refusals(reasons)
     _leave_out_without_driver(planning)
+    _check_exporter(planning)
     # With autoUpgrade false, a loaded driver is not replaced. The other keys of upgradePolicy control the replacement.
     if asked.policy.get("driver.upgradePolicy.autoUpgrade") is False and planning.levels["driver"] != "never":
         planning.levels["driver"] = "never"
@@ -227,6 +228,19 @@ def _leave_out_without_driver(planning: _Planning) -> None:
         if why and component.needs_driver(part):
             part["placement"], part["because"] = "none", [f"not delivered: {why}"]
             planning.notes.append(f"{component.entry.title} is not delivered: {why}.")
+
+
+def _check_exporter(planning: _Planning) -> None:
+    """Raises Refusals if the host gets the DCGM exporter, but neither has nor gets DCGM 4, which the exporter needs."""
+    engine, installed = planning.parts["dcgm"], planning.facts["software"]["dcgm"]
+    if planning.parts["dcgm_exporter"]["placement"] != "host" or engine["placement"] == "host" or (
+            installed and version_key(installed["version"])[0] >= software.FIRST_SPLIT):
+        return
+    texts = ("the DCGM exporter is delivered on the host", f"DCGM is not: {'; '.join(engine['because'])}")
+    raise Refusals([Refused(
+        f"{texts[0]}, but {texts[1]}", "Set dcgm: host beside dcgm_exporter in gpu_placement, or set dcgm_exporter to "
+        "none or cluster there, or install DCGM 4 on the host yourself.",
+        [("placement.dcgm_exporter", texts[0]), ("placement.dcgm", texts[1])])])
 
 
 def _no_longer_managed(planning: _Planning) -> t.Iterator[str]:

@@ -15,7 +15,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import compone
 
 ROOT = Path(__file__).parents[3]
 # Roles that deliver no component of their own.
-OTHER_ROLES = {"maintenance", "preflight", "software"}
+OTHER_ROLES = {"gpu_settings", "maintenance", "preflight", "software"}
 
 
 def defined() -> dict[str, str]:

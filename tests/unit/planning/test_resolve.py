@@ -806,6 +806,31 @@ def test_a_guest_with_a_vgpu_takes_the_driver_of_its_licence() -> None:
         assert (found["source"], found["version"], found["licence"]) == ("runfile", "580.126.09", True)
 
 
+OFF = {"dcgm": {"enabled": False}, "dcgmExporter": {"enabled": False}}
+
+
+@pytest.mark.parametrize(("policy", "placement", "words"), [
+    (OFF, {"dcgm_exporter": "host"}, "dcgm.enabled is false"),
+    (None, {"dcgm": "none"}, "it is set to none in gpu_placement"),
+    (None, {"dcgm": "cluster"}, "dcgm.enabled is false"),
+    ({"dcgm": {"enabled": True}}, {"dcgm": "cluster"}, "delivered in the cluster"),
+])
+def test_an_exporter_without_its_engine_is_refused(policy: Any, placement: dict[str, str], words: str) -> None:
+    chosen, known = releases.release(V26), facts("A100")
+    asked = formats.read(policy, chosen)
+    for older in (None, {"version": "3.3.9", "running": True}):
+        known["software"]["dcgm"] = older
+        with pytest.raises(PolicyError, match=f"(?s)DCGM exporter is delivered on the host, but DCGM is not: .*{words}"
+                                              ".*Set dcgm: host beside dcgm_exporter in gpu_placement"):
+            resolve(asked, chosen, {"a": known}, {}, placement)
+    # As the refusal says:
+    for change in ({"dcgm": "host", "dcgm_exporter": "host"}, {"dcgm_exporter": "none"}):
+        assert resolve(asked, chosen, {"a": known}, {}, {**placement, **change})["hosts"]
+    known["software"]["dcgm"] = {"version": "4.6.0", "running": True}
+    found = resolve(asked, chosen, {"a": known}, {}, placement)["hosts"]["a"]
+    assert "dcgm_exporter" in found["delivered"] and "dcgm" not in found["delivered"]
+
+
 def test_services_of_the_fabric_can_be_left_to_others() -> None:
     chosen, known = releases.release(V26), facts_sample.facts()
     for told, manager in (("auto", "fabricmanager"), ("none", None)):
