@@ -14,13 +14,15 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import allows
-from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.options import RUNTIME_CLASSES
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.options import CHOOSING, RUNTIME_CLASSES
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import component
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import runtime_names
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.components import HostVars
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.facts import Gpu, HostFacts, Runtime
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import Refused
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import version_key
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.wording import some_of
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import settings_file
 
 # Distributions of Kubernetes that include their own containerd; also allowed values of the module's option runtime.
 OWN_RUNTIME = ("k3s", "rke2", "k0s", "microk8s")
@@ -94,9 +96,9 @@ def host_plan(host: component.Host) -> ToolkitPlan:
     policy, release, variables = host.inputs.policy, host.inputs.release, host.variables
     cdi = host.boolean_variable("container_toolkit_cdi", policy.get("cdi.enabled"))
     environment = component.environment(policy.get("toolkit.env"))
-    given = next((environment[name] for name in _DEFAULT if name in environment), None)
+    given = next(((name, environment[name]) for name in _DEFAULT if name in environment), None)
     # As in the operator, the nvidia runtime does not have to be the default runtime if CDI is enabled.
-    default = (not cdi) if given is None else component.is_true(given)
+    default = (not cdi) if not given or host.place != "host" else _boolean(*given)
     text = str(variables.get("container_toolkit_version") or policy.get("toolkit.version")
                or release.components["container_toolkit"])
     match = re.fullmatch(r"v?(\d+\.\d+\.\d+(?:-rc\.\d+)?)(?:-[a-z].*)?", text)
@@ -107,16 +109,48 @@ def host_plan(host: component.Host) -> ToolkitPlan:
             host.notes.append("no container runtime is installed, so the container toolkit cannot be configured.")
         host.notes += component.only_in_pods("toolkit.env", environment, (*_SETTINGS, *_DEFAULT, *_NAMES),
                                              _OF_HOSTS)
-    settings = {name: _typed(environment[variable], kind) for variable, (name, kind) in _SETTINGS.items()
-                if environment.get(variable)}
-    if cdi and policy.get("cdi.default") and version_key(release.version) < (25, 10):
-        settings.setdefault(_MODE, "cdi")
+    runtime, nri = _runtime(variables), bool(policy.get("cdi.nriPluginEnabled"))
+    if host.place == "host" and nri:
+        host.notes += _without_nri(runtime_names.names_in(runtime), host.facts)
     return {"placement": host.place, "state": "present", "version": match[1],
-            "runtime": _runtime(variables),
+            "runtime": runtime,
             "set_as_default": host.boolean_variable("container_toolkit_set_as_default", default),
             "nvidia_runtime_name": _name(host, environment), "cdi": cdi,
-            "mode": variables.get("container_toolkit_mode"), "nri": bool(policy.get("cdi.nriPluginEnabled")),
-            "rootless_users": _users(variables), "settings": settings, "because": host.because}
+            "mode": variables.get("container_toolkit_mode"), "nri": nri,
+            "rootless_users": _users(variables),
+            "settings": _settings(host, environment, cdi) if host.place == "host" else {}, "because": host.because}
+
+
+def _settings(host: component.Host, environment: t.Mapping[str, str], cdi: bool) -> dict[str, object]:
+    """The settings of nvidia-container-runtime by dotted name: those of the policy, and those of the host, which take
+    precedence. Raises Refused."""
+    policy = host.inputs.policy
+    settings = {name: _typed(variable, environment[variable], kind) for variable, (name, kind) in _SETTINGS.items()
+                if environment.get(variable)}
+    if cdi and policy.get("cdi.default") and version_key(host.inputs.release.version) < (25, 10):
+        settings.setdefault(_MODE, "cdi")
+    own = host.variables.get("container_toolkit_settings")
+    merged: dict[str, object] = {}
+    for source, given in (("toolkit.env", settings), ("container_toolkit_settings", own)):
+        try:
+            merged.update(settings_file.by_name(given) if isinstance(given, dict) else {})
+        except InputError as error:
+            reason = error.message.rstrip(".").replace("settings.", "", 1)
+            raise Refused(f"{source}: {reason}", error.hint) from error
+    return merged
+
+
+def _without_nri(names: t.Sequence[str], facts: HostFacts) -> list[str]:
+    """A note if none of the configured container runtimes uses containerd, so that NRI is not enabled. names: the
+    option runtime."""
+    if names[0] not in CHOOSING:
+        chosen = list(names)
+    elif facts["host"]["markers"]["kubernetes"] in OWN_RUNTIME:
+        return []
+    else:
+        chosen = _chosen(names, facts)
+    return [f"cdi.nriPluginEnabled: no effect on {some_of(chosen)}: only NRI of containerd is enabled."] if (
+        chosen and not {"containerd", *OWN_RUNTIME}.intersection(chosen)) else []
 
 
 def _name(host: component.Host, environment: t.Mapping[str, str]) -> str:
@@ -159,9 +193,17 @@ def _runtime(variables: HostVars) -> list[str] | str:
     return names if len(names) > 1 else names[0]
 
 
-def _typed(value: str, kind: type) -> object:
+def _boolean(variable: str, value: str) -> bool:
+    """The value of a boolean variable in toolkit.env. The toolkit of the operator does not start with other values.
+    Raises Refused."""
+    if value and not component.is_true(value) and not component.is_false(value):
+        raise Refused(f"toolkit.env: {variable}: {value!r} is not allowed", "Set true or false, in quotes.")
+    return component.is_true(value)
+
+
+def _typed(variable: str, value: str, kind: type) -> object:
     if kind is bool:
-        return component.is_true(value)
+        return _boolean(variable, value)
     return [part.strip() for part in value.split(",") if part.strip()] if kind is list else value
 
 
@@ -195,7 +237,7 @@ def cluster_plan(context: component.Context, shared: component.PresentPlan) -> T
         env.update(ENABLE_NRI_PLUGIN="true", NRI_SOCKET=f"/runtime/nri-sock-dir/{posixpath.basename(socket)}")
         folders = [_folder("nri-socket", "/runtime/nri-sock-dir/", socket, "DirectoryOrCreate")]
     else:
-        folders = _runtime_folders(context.runtime, env, given)
+        folders = _runtime_folders(context.runtime, env, given, context.notes)
         _limit_restart(context, given)
         if context.runtime == "containerd":
             env["CONTAINERD_RUNTIME_CLASS"] = str(context.get("operator.runtimeClass") or "nvidia")
@@ -215,9 +257,11 @@ def _limit_restart(context: component.Context, given: dict[str, str]) -> None:
                                  f"systemd needs gpu_disruption drain or higher, and it is {context.disruption}.")
 
 
-def _runtime_folders(runtime: str, env: dict[str, str], given: dict[str, str]) -> list[Folder]:
+def _runtime_folders(runtime: str, env: dict[str, str], given: dict[str, str], notes: list[str]) -> list[Folder]:
     word, config, drop_in, socket = _RUNTIMES[runtime]
     own, common = given.pop(f"{word}_CONFIG", ""), given.pop("RUNTIME_CONFIG", "")
+    if own and common and own != common:
+        notes.append(f"toolkit.env: RUNTIME_CONFIG: no effect, because {word}_CONFIG is set.")
     config = own or common or config
     inside = f"/runtime/config-dir/{posixpath.basename(config)}"
     env.update({"RUNTIME_CONFIG": inside, f"{word}_CONFIG": inside})

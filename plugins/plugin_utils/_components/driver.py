@@ -268,15 +268,27 @@ def _extra_module_notes(inputs: PlanInputs, variables: HostVars) -> list[str]:
 
 
 # Additional modules have a note of their own, and booleans can be text.
-_IGNORED = [name for option, name in INSTALLS_ONLY.items() if option not in (*EXTRAS, "hold_kernel", "image")]
+_IGNORED = [name for option, name in INSTALLS_ONLY.items() if option not in (*EXTRAS, "hold_kernel", "image")] + [
+    "driver_fabric", "driver_proxy", "driver_runfile_checksum", "driver_signing_certificate",
+    "driver_licence_settings"]
+# The keys of the section driver that have no effect either, each with the path that says whether it is set.
+_IGNORED_KEYS = (
+    ("version", "version"), ("kernelModuleType", "kernelModuleType"), ("env", "env"),
+    ("kernelModuleConfig", "kernelModuleConfig.name"), ("licensingConfig", "licensingConfig.secretName"),
+    ("licensingConfig", "licensingConfig.configMapName"), ("repoConfig", "repoConfig.configMapName"),
+)
 
 
 def _ignored_notes(host: component.Host) -> list[str]:
-    """A note if the host sets variables that have no effect, because this collection does not manage the driver here.
-    Raises Refused for a value that is not allowed."""
+    """A note that names the variables of the host, and the keys of an enabled section of the policy, that have no
+    effect, because this collection does not manage the driver here. Raises Refused for a value that is not allowed."""
     named = [name for name in _IGNORED if is_set(host.variables.get(name))]
     named += ["driver_hold_kernel"] if host.boolean_variable("driver_hold_kernel", False) else []
+    named += [name for name in ("driver_persistenced", "driver_next_kernel") if not host.boolean_variable(name, True)]
     named += ["driver_state: rolled_back"] if host.variables.get("driver_state") == "rolled_back" else []
+    policy = host.inputs.policy
+    if policy.enabled("driver"):
+        named += dict.fromkeys(f"driver.{key}" for key, path in _IGNORED_KEYS if is_set(policy.get(f"driver.{path}")))
     return [f"{', '.join(named)}: no effect, because this collection does not manage the driver here."] if named else []
 
 

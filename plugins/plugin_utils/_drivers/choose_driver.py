@@ -322,7 +322,8 @@ def _change(rule: Constraint, driver: Candidate, situation: Situation, request: 
         number, _default = _releases_of_versions().get(driver.version.text, (None, False))
         return f"driver.version: {version}" if number is None else f"gpu_release: {releases.available()[number]}"
     return rule.change.format(version=version, branch=driver.version.branch, flavour=driver.flavour,
-                              source="precompiled" if driver.signed else driver.source, switch=str(driver.flavour == "open").lower(),
+                              source="precompiled" if driver.signed else driver.source,
+                              switch=str(driver.flavour == "open").lower(),
                               cuda=_nearest_cuda_level(driver, situation, request))
 
 

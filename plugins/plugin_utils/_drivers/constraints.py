@@ -153,13 +153,16 @@ def _host(space: Universe, situation: Situation, request: Request) -> t.Iterator
     if request.vgpu and request.cluster:
         yield Constraint("vgpu", "driverType requests a vGPU driver, which is built in the container",
                          space.where(lambda driver: not driver.signed))
-    elif (situation.vgpu or request.vgpu) and not request.grid:
-        what = "this host is a vGPU guest" if situation.vgpu else "driverType is vgpu"
-        yield Constraint("vgpu", f"{what}: the guest driver is only in the NVIDIA Licensing Portal, not in a "
-                                 "repository",
-                         space.where(lambda driver: request.own_image if request.cluster else
-                                     request.runfile and driver.source == "runfile"),
-                         "" if request.cluster else "driver_runfile_src with the guest driver of your licence")
+    if (situation.vgpu or request.vgpu) and not request.grid:
+        machine = "Node" if request.cluster else "host"
+        what = f"this {machine} is a vGPU guest" if situation.vgpu else "driverType is vgpu"
+        text = f"{what}: the guest driver is only in the NVIDIA Licensing Portal, not in a repository"
+        if request.cluster:
+            yield Constraint("driver.repository", text, space.all if request.own_image else 0,
+                             "driver.repository with your own image of the guest driver")
+        else:
+            yield Constraint("vgpu", text, space.where(lambda driver: request.runfile and driver.source == "runfile"),
+                             "driver_runfile_src with the guest driver of your licence")
 
 
 def _gpus(space: Universe, situation: Situation, request: Request) -> t.Iterator[Constraint]:

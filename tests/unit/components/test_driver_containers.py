@@ -292,6 +292,16 @@ FAULTY: list[tuple[dict[str, Any], str]] = [
 ]
 
 
+def test_a_guest_driver_needs_an_image_of_the_user() -> None:
+    guests = driver("b", nodeSelector={"zone": "b"}, driverType="vgpu")
+    there = facts(labelled(UBUNTU22, zone="a"), labelled(UBUNTU22, zone="b"))
+    made = plan([driver("a", nodeSelector={"zone": "a"}), guests], there, strict=False)
+    assert "the guest driver is only in the NVIDIA Licensing Portal" in made["rejected"]["n2"]["message"]
+    assert "driver.repository with your own image of the guest driver" in made["rejected"]["n2"]["hint"]
+    guests["spec"]["repository"] = "registry.example/mine"
+    assert not plan([driver("a", nodeSelector={"zone": "a"}), guests], there)["rejected"]
+
+
 @pytest.mark.parametrize(("spec", "words"), FAULTY)
 def test_an_nvidia_driver_that_cannot_be_followed_keeps_no_other_from_its_nodes(spec: Any, words: str) -> None:
     """The objects that it has delivered so far do not change, and its Nodes keep their labels; no other driver is

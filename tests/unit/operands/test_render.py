@@ -235,6 +235,18 @@ def test_paths_of_a_runtime_elsewhere() -> None:
     assert got["NVIDIA_RUNTIME_SET_AS_DEFAULT"] == "true"
 
 
+@pytest.mark.parametrize(("given", "named"), [
+    ({"RUNTIME_CONFIG": "/etc/b/config.toml"}, ""), ({"CONTAINERD_CONFIG": "/etc/a/config.toml"}, "CONTAINERD_CONFIG"),
+    ({"CONTAINERD_CONFIG": "/etc/a/config.toml", "RUNTIME_CONFIG": "/etc/b/config.toml"}, "CONTAINERD_CONFIG"),
+])
+def test_of_two_files_of_a_runtime_its_own_is_used_and_a_note_says_so(given: dict[str, str], named: str) -> None:
+    policy = {"toolkit": {"env": variables(**given)}}
+    assert volume(objects(policy), TOOLKIT, "containerd-config") == ("/etc/a" if named else "/etc/b")
+    notes = [note for note in plan(policy)["notes"] if "RUNTIME_CONFIG" in note]
+    assert notes == (["toolkit.env: RUNTIME_CONFIG: no effect, because CONTAINERD_CONFIG is set."]
+                     if len(given) == 2 else [])
+
+
 def test_without_cdi() -> None:
     found = objects({"cdi": {"enabled": False}, "mig": {"strategy": "none"}}, facts(node(runtime="crio")))
     assert env(found, PLUGIN)["DEVICE_LIST_STRATEGY"] == "envvar"

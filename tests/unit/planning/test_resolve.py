@@ -244,6 +244,52 @@ def test_variables_of_the_operators_pod_that_a_host_has_too() -> None:
     assert [text for text in found["notes"] if "CONTAINERD_SOCKET" in text and "MODE" not in text]
 
 
+@pytest.mark.parametrize(("installed", "mine", "named"), [
+    (["docker"], {}, "docker"), (["docker", "crio"], {"container_toolkit_runtime": "all"}, "docker, crio"),
+    (["docker", "containerd"], {"container_toolkit_runtime": "docker"}, "docker"),
+    (["docker", "containerd"], {"container_toolkit_runtime": "docker,containerd"}, ""), (["containerd"], {}, ""),
+    ([], {}, ""), (["docker"], {"container_toolkit_runtime": "k3s"}, ""),
+])
+def test_nri_is_that_of_containerd(installed: list[str], mine: dict[str, Any], named: str) -> None:
+    chosen, known = releases.release(V26), facts("A100")
+    runtime = {"version": "2.0.0", "running": True, "boot": "yes", "stale": False, "classes": [], "default": None,
+               "cri": True}
+    known["runtimes"] = {name: dict(runtime) if name in installed else None
+                         for name in ("containerd", "docker", "crio", "podman")}
+    policy = formats.read({"cdi": {"nriPluginEnabled": True}}, chosen)
+    notes = [note for note in resolve(policy, chosen, {"a": known}, {"a": mine})["notes"] if "nriPlugin" in note]
+    assert notes == ([f"a: cdi.nriPluginEnabled: no effect on {named}: only NRI of containerd is enabled."]
+                     if named else [])
+    known["host"]["markers"]["kubernetes"] = "k3s"  # its containerd is configured
+    found = resolve(policy, chosen, {"a": known}, {"a": {"container_toolkit_runtime": "auto"}})
+    assert not [note for note in found["notes"] if "nriPlugin" in note]
+
+
+def test_settings_of_the_host_are_added_to_those_of_the_policy() -> None:
+    policy = {"toolkit": _env(NVIDIA_CONTAINER_RUNTIME_LOG_LEVEL="info", NVIDIA_CONTAINER_CLI_DEBUG="/var/log/a")}
+    mine = {"nvidia-container-runtime": {"log-level": "debug"}, "features.gds": True}
+    found = plan(["A100"], policy, container_toolkit_settings=mine)["container_toolkit"]["settings"]
+    assert found == {"nvidia-container-runtime.log-level": "debug", "nvidia-container-cli.debug": "/var/log/a",
+                     "features.gds": True}
+
+
+@pytest.mark.parametrize(("env", "mine", "words"), [
+    ({"ACCEPT_NVIDIA_VISIBLE_DEVICES_AS_VOLUME_MOUNTS": "yes"}, {},
+     "toolkit.env: ACCEPT_NVIDIA_VISIBLE_DEVICES_AS_VOLUME_MOUNTS: 'yes' is not allowed.*Set true or false, in quotes"),
+    ({"CONTAINERD_SET_AS_DEFAULT": "on"}, {}, "toolkit.env: CONTAINERD_SET_AS_DEFAULT: 'on' is not allowed"),
+    ({"NVIDIA_CONTAINER_RUNTIME_MODE": "fast"}, {},
+     "toolkit.env: nvidia-container-runtime.mode: 'fast' is not a valid value of .*one of auto, cdi"),
+    ({}, {"container_toolkit_settings": {"mod": 1}}, "container_toolkit_settings: mod: 'mod' is not a known setting"),
+    ({}, {"container_toolkit_settings": "mode=cdi"}, "container_toolkit_settings 'mode=cdi' is not allowed"),
+])
+def test_settings_that_the_toolkit_does_not_know_are_refused(env: dict[str, str], mine: dict[str, Any],
+                                                             words: str) -> None:
+    with pytest.raises(PolicyError, match=f"(?s){words}"):
+        plan(["A100"], {"toolkit": _env(**env)}, **mine)
+    if env:  # nobody needs them where the toolkit is not delivered
+        assert plan(["A100"], {"toolkit": {"enabled": False, **_env(**env)}})["container_toolkit"]["settings"] == {}
+
+
 def test_a_variable_without_a_value_sets_nothing() -> None:
     env = [{"name": "NVIDIA_CONTAINER_RUNTIME_MODE"}, {"name": "NVIDIA_CONTAINER_CLI_DEBUG", "value": None}]
     assert plan(["A100"], {"toolkit": {"env": env}})["container_toolkit"]["settings"] == {}
@@ -642,6 +688,11 @@ def test_variables_of_what_is_not_delivered_on_the_host_are_named(placement: Any
     ({"driver_hold_kernel": "yes", "driver_fabric_manager_settings": {"FABRIC_MODE": 1}},
      "driver_fabric_manager_settings, driver_hold_kernel"),
     ({"driver_installation": "full", "driver_licence_token": True}, "driver_installation, driver_licence_token"),
+    ({"driver_persistenced": "no", "driver_next_kernel": False, "driver_fabric": "none", "driver_proxy": True,
+      "driver_runfile_checksum": True, "driver_signing_certificate": True, "driver_licence_settings": True},
+     "driver_fabric, driver_proxy, driver_runfile_checksum, driver_signing_certificate, driver_licence_settings, "
+     "driver_persistenced, driver_next_kernel"),
+    ({"driver_persistenced": True, "driver_next_kernel": "yes", "driver_fabric": "auto", "driver_proxy": False}, ""),
 ])
 @pytest.mark.parametrize("state", ["adopted", "rolled_back"])
 def test_variables_without_effect_on_a_driver_that_is_not_ours_are_named(mine: dict[str, Any], named: str,
@@ -653,6 +704,21 @@ def test_variables_without_effect_on_a_driver_that_is_not_ours_are_named(mine: d
     words = ", ".join(filter(None, [named, "driver_state: rolled_back" if state == "rolled_back" else ""]))
     assert [note for note in found["notes"] if "driver_" in note] == (
         [f"a: {words}: no effect, because this collection does not manage the driver here."] if words else [])
+
+
+def test_keys_of_the_policy_without_effect_on_a_driver_that_is_not_ours_are_named() -> None:
+    chosen = releases.release(V26)
+    section = {"version": "580.173.02", "kernelModuleType": "open", "env": [{"name": "A", "value": "b"}], **BY_HAND}
+    for given, mine, placement, named in (
+            (section, {"driver_state": "adopted"}, "hosts", "a: driver.version, driver.kernelModuleType, driver.env, "
+             "driver.kernelModuleConfig, driver.licensingConfig, driver.repoConfig"),
+            ({"version": "580.173.02"}, {}, {"driver": "none"}, "a: driver.version"),
+            # Nobody expects an effect of a section that is switched off, or of defaults.
+            ({**section, "enabled": False}, {}, "hosts", ""), ({}, {"driver_state": "adopted"}, "hosts", "")):
+        notes = resolve(formats.read({"driver": given}, chosen), chosen, {"a": facts("A100")}, {"a": mine},
+                        placement)["notes"]
+        assert [note for note in notes if "does not manage the driver" in note] == (
+            [f"{named}: no effect, because this collection does not manage the driver here."] if named else [])
 
 
 BY_HAND = {"kernelModuleConfig": {"name": "one"}, "licensingConfig": {"secretName": "two"},
