@@ -236,7 +236,8 @@ def _check_exporter(planning: _Planning) -> None:
     if planning.parts["dcgm_exporter"]["placement"] != "host" or engine["placement"] == "host" or (
             installed and version_key(installed["version"])[0] >= software.FIRST_SPLIT):
         return
-    texts = ("the DCGM exporter is delivered on the host", f"DCGM is not: {'; '.join(engine['because'])}")
+    why = "; ".join(engine["because"]).replace("not delivered: ", "")
+    texts = ("the DCGM exporter is delivered on the host", f"DCGM is not: {why}")
     raise Refusals([Refused(
         f"{texts[0]}, but {texts[1]}", "Set dcgm: host beside dcgm_exporter in gpu_placement, or set dcgm_exporter to "
         "none or cluster there, or install DCGM 4 on the host yourself.",

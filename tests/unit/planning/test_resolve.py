@@ -877,7 +877,7 @@ OFF = {"dcgm": {"enabled": False}, "dcgmExporter": {"enabled": False}}
 
 @pytest.mark.parametrize(("policy", "placement", "words"), [
     (OFF, {"dcgm_exporter": "host"}, "dcgm.enabled is false"),
-    (None, {"dcgm": "none"}, "it is set to none in gpu_placement"),
+    (None, {"dcgm": "none"}, "gpu_placement does not deliver it on the host"),
     (None, {"dcgm": "cluster"}, "dcgm.enabled is false"),
     ({"dcgm": {"enabled": True}}, {"dcgm": "cluster"}, "delivered in the cluster"),
 ])
