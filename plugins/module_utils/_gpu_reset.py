@@ -55,9 +55,10 @@ class Request(t.NamedTuple):
 class ResetRun:
     """A run of gpu_reset. now: the seconds since 1970."""
 
-    def __init__(self, request: Request, nvml: Nvml, root: Root, command: Runner = run, record: str = RECORD,
+    def __init__(self, request: Request, nvml: Nvml, root: Root, command: Runner | None = None, record: str = RECORD,
                  now: t.Callable[[], float] = time.time) -> None:
-        self._request, self._nvml, self._root, self._command = request, nvml, root, command
+        self._request, self._nvml, self._root = request, nvml, root
+        self._command: Runner = command or run
         self._path, self._now = record, now
         self._devices: dict[str, Device] = {}
         self._holders: list[Holder] = []

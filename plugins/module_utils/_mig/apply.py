@@ -200,6 +200,7 @@ class Executor:
         return {(instance.profile.name, instance.start): instance
                 for instance in self.nvml.instances(self.devices[pci])}
 
+
 def _words(profiles: t.Iterable[Profile]) -> str:
     """Profiles for a message: `3g.40gb (2 of size 4 at 0,4)`."""
     return ", ".join(f"{item.name} ({item.instances} of size {item.size} at {','.join(map(str, item.starts))})"

@@ -81,9 +81,10 @@ def _of_device_plugin(host: component.Host) -> Value:
         elif own:
             host.notes.append("device_plugin_config: no effect: devicePlugin.enabled is false.")
         return None
-    unknown = unknown_configuration(own, found, "") if own else None
-    if unknown:
-        raise unknown
+    if own:
+        unknown = unknown_configuration(own, found, "")
+        if unknown is not None:
+            raise unknown
     document = found.documents.get(own or found.default)
     host.notes += _about_configurations(host, found, own or found.default)
     return document.data if document else None
