@@ -42,10 +42,13 @@ def cases(spec: Spec) -> list[tuple[str, dict[str, t.Any], dict[str, t.Any]]]:
     for name, option in spec.items():
         if name not in needed:
             found.append((name, {**needed, name: None}, needed))
-        for sub in option.get("options") or {}:
+        subs = option.get("options") or {}
+        empty = {sub: value(one) for sub, one in subs.items() if one.get("required")}
+        for sub in [one for one in subs if one not in empty]:
+            null = {**empty, sub: None}
             lists = option.get("type") == "list"
-            null, empty = ([{sub: None}], [{}]) if lists else ({sub: None}, {})
-            found.append((f"{name}.{sub}", {**needed, name: null}, {**needed, name: empty}))
+            found.append((f"{name}.{sub}", {**needed, name: [null] if lists else null},
+                          {**needed, name: [empty] if lists else empty}))
     return found
 
 

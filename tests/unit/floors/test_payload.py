@@ -34,7 +34,7 @@ print(json.dumps(sizes))
 # KB. Which package manager and which source of drivers a host has is known there only: these modules bring them all,
 # with the program that reads keys by apt's own methods, and import those they need. mig_config brings the program that
 # puts MIG back at boot, too; gpu_info brings what judges the journals and reads the health of GPUs.
-LIMIT, LIMITS = 100, {"nvidia_driver": 318, "nvidia_software": 197, "container_toolkit": 176, "mig_config": 133,
+LIMIT, LIMITS = 100, {"nvidia_driver": 318, "nvidia_software": 197, "container_toolkit": 176, "mig_config": 134,
                       "gpu_info": 136}
 
 
