@@ -36,7 +36,8 @@ SPACE, SET = "gpu-operator", "nvidia-driver-daemonset"
 OLD, NEW = "580.173.02", "595.91.07"
 STATE = "nvidia.com/gpu-driver-upgrade-state"
 NODES = int(os.environ.get("FLEET", "20"))
-PARALLEL, JOBS, KILLS = NODES // 10 + 2, NODES // 5, NODES // 5
+# Each run after a kill waits again for the bad Nodes.
+PARALLEL, JOBS, KILLS = NODES // 10 + 2, NODES // 5, 20 if NODES >= 100 else 2
 CRASHES, NO_IMAGE, NEVER_READY, GUARDED, LOST = "gpu-3", "gpu-7", "gpu-11", "gpu-15", "gpu-18"
 BROKEN = {CRASHES, NO_IMAGE, NEVER_READY}
 SECONDS = 20  # for a driver pod to start and for pods to be evicted
