@@ -105,7 +105,7 @@ class ActionModule(ControllerAction):
         from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
         from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.workloads import Workload
         from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import node_lock, node_status
-        from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout import check_pods, metrics, offered
+        from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout import check_pods, exporter_page, offered
         from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.checks import compared, verified
         from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.drift import differences, startup_taint
         from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.rollout import Rollout
@@ -135,7 +135,7 @@ class ActionModule(ControllerAction):
                                                           0 if check else arguments["timeout"]), check)
             ready = verified(cluster["nodes"]["gpu"], checks)
         if "dcgm_exporter" in mine:
-            checks = compared(checks, metrics.differences(
+            checks = compared(checks, exporter_page.differences(
                 client, str(cluster["namespace"]), ready, read, _uuids(cluster, task_vars), check), check)
             ready = verified(cluster["nodes"]["gpu"], checks)
         ran = check_pods.undeliverable(cluster, ready, amount) if only is None else []
@@ -175,25 +175,24 @@ def _with_gpus(cluster: Data, task_vars: Data) -> dict[str, int]:
             if host in hosts and facts.get(host)}
 
 
+def _gpus(cluster: Data, task_vars: Data) -> dict[str, list[Data]]:
+    """Maps Nodes to the GPUs of their hosts, for hosts in the inventory with GPUs."""
+    found = {node: (inventory_vars.unchanged_facts(task_vars, host) or {}).get("gpus") or []
+             for node, host in cluster["nodes"]["by_host"].items()}
+    return {node: gpus for node, gpus in found.items() if gpus}
+
+
 def _uuids(cluster: Data, task_vars: Data) -> dict[str, list[str]]:
     """Maps Nodes to the UUIDs of the GPUs of their hosts, for hosts in the inventory whose driver runs."""
-    found = {}
-    for node, host in cluster["nodes"]["by_host"].items():
-        gpus = (inventory_vars.unchanged_facts(task_vars, host) or {}).get("gpus") or []
-        if gpus and all(gpu.get("uuid") for gpu in gpus):
-            found[node] = [str(gpu["uuid"]) for gpu in gpus]
-    return found
+    return {node: [str(gpu["uuid"]) for gpu in gpus] for node, gpus in _gpus(cluster, task_vars).items()
+            if all(gpu.get("uuid") for gpu in gpus)}
 
 
 def _full_gpus(cluster: Data, task_vars: Data) -> dict[str, int]:
     """Maps Nodes to the number of GPUs of their hosts, for hosts in the inventory without a GPU in MIG mode."""
-    hosts = cluster["nodes"]["by_host"]
-    found = {}
-    for node, host in hosts.items():
-        gpus = (inventory_vars.unchanged_facts(task_vars, host) or {}).get("gpus") or []
-        if gpus and not any((gpu.get("mig") or {}).get("enabled") for gpu in gpus):
-            found[node] = sum(1 for gpu in gpus if gpu.get("kernel_driver") == "nvidia")
-    return found
+    return {node: sum(1 for gpu in gpus if gpu.get("kernel_driver") == "nvidia")
+            for node, gpus in _gpus(cluster, task_vars).items()
+            if not any((gpu.get("mig") or {}).get("enabled") for gpu in gpus)}
 
 
 def _wrong(check: Data) -> bool:

@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 import typing as t
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._files import check_writable, read_bytes
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
+from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml import Nvml
 from ansible_collections.gpuops.nvidia.plugins.module_utils._program import drop_compiled, program, pynvml
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import (
     Result,
@@ -27,6 +30,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._result import (
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
 
 INSTALL, REMOVE = "install boot unit", "remove boot unit"
+# Seconds to wait at boot for the kernel module.
+_DRIVER_LIMIT = 60
 
 
 class Place(t.NamedTuple):
@@ -162,3 +167,16 @@ def joined(first: Result, second: Result) -> Result:
     """One result from two: that of the change of GPUs and that of the boot unit. Lists keep the order of arguments."""
     lists = {key: [*first[key], *second[key]] for key in ("plan", "pending", "diff")}
     return {**first, **second, **lists, "changed": first["changed"] or second["changed"]}
+
+
+def open_nvml(nvml: Nvml, problem: str, unit: str) -> None:
+    """Opens NVML when the kernel module is loaded, for the program of a unit. problem: what is impossible without it.
+    Raises HostError and MissingLibrary."""
+    deadline = time.monotonic() + _DRIVER_LIMIT
+    nvml.open()
+    while "DRIVER_NOT_LOADED" in (nvml.error or "") and not nvml.available and time.monotonic() < deadline:
+        time.sleep(1)
+        nvml.open()
+    if not nvml.available:
+        raise HostError(f"{problem}: {nvml.error or 'the NVIDIA driver is not installed.'}",
+                        f"Load the driver, then run systemctl restart {unit}.")

@@ -20,7 +20,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import read_cluster
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import deliver
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout import check_pods, drift, metrics
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout import check_pods, drift, exporter_page
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.rollout import Rollout
 
 from lab.controlplane import cluster as clusters
@@ -172,7 +172,7 @@ def test_the_page_of_an_exporter_needs_the_documented_right(runner: Client, clus
                 # Each time, because kwok can write its own status of the pod.
                 kubectl("patch", "--namespace", OPERANDS, "pod", "exporter", "--subresource=status", "--type=merge",
                         "--patch", json.dumps({"status": running}))
-                return metrics.differences(runner, OPERANDS, [name], [name], {}, sleep=lambda seconds: None)
+                return exporter_page.differences(runner, OPERANDS, [name], [name], {}, sleep=lambda seconds: None)
 
             refused, = check()
             assert refused.level == "pending" and "get pods/proxy" in refused.cause

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 import typing as t
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils._boot_unit import open_nvml
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError, HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.mig_boot import STATE, read_mig_boot
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
@@ -24,8 +24,6 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml import Nvml
 from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml_data import Device
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed, run
 
-# Seconds to wait for the kernel module.
-_DRIVER_LIMIT = 60
 _WARNING, _ERROR = "<4>", "<3>"
 
 
@@ -102,18 +100,6 @@ def _is_silent(pci: str, others: t.Iterable[Device]) -> bool:
     return os.path.exists(f"/sys/bus/pci/devices/{pci}") and all(device.pci != pci for device in others)
 
 
-def _open(nvml: Nvml) -> None:
-    """Opens NVML when the kernel module is loaded. Raises HostError and MissingLibrary."""
-    deadline = time.monotonic() + _DRIVER_LIMIT
-    nvml.open()
-    while "DRIVER_NOT_LOADED" in (nvml.error or "") and not nvml.available and time.monotonic() < deadline:
-        time.sleep(1)
-        nvml.open()
-    if not nvml.available:
-        raise HostError(f"MIG cannot be configured: {nvml.error or 'the NVIDIA driver is not installed.'}",
-                        "Load the driver, then run systemctl restart gpuops-mig.service.")
-
-
 def work(say: t.Callable[[str], None]) -> None:
     """Restores all GPUs of the host. Raises GpuopsError with all errors."""
     gpus = read_mig_boot(Root())["gpus"]
@@ -121,7 +107,7 @@ def work(say: t.Callable[[str], None]) -> None:
         raise HostError(f"{STATE} is missing or damaged, so the MIG layout is unknown.",
                         "Run mig_config again, which writes the file.")
     nvml = Nvml()
-    _open(nvml)
+    open_nvml(nvml, "MIG cannot be configured", "gpuops-mig.service")
     try:
         # A run of mig_config may hold the lock.
         with Journal("mig", wait=240) as journal:

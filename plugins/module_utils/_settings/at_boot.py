@@ -10,9 +10,9 @@ from a number in front of it (sd-daemon(3)).
 from __future__ import annotations
 
 import sys
-import time
 import typing as t
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils._boot_unit import open_nvml
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError, HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml_data import Device
@@ -21,8 +21,6 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._settings.device imp
 from ansible_collections.gpuops.nvidia.plugins.module_utils._settings.planning import Gpu
 from ansible_collections.gpuops.nvidia.plugins.module_utils._settings.work import CONCERN, Request, SettingsRun
 
-# Seconds to wait for the kernel module.
-_DRIVER_LIMIT = 60
 _WARNING, _ERROR = "<4>", "<3>"
 
 
@@ -77,18 +75,6 @@ class AtBoot(SettingsRun):
                 for pci, wanted in super()._resolve(entries, gpus).items()}
 
 
-def _open(nvml: SettingsNvml) -> None:
-    """Opens NVML when the kernel module is loaded. Raises HostError and MissingLibrary."""
-    deadline = time.monotonic() + _DRIVER_LIMIT
-    nvml.open()
-    while "DRIVER_NOT_LOADED" in (nvml.error or "") and not nvml.available and time.monotonic() < deadline:
-        time.sleep(1)
-        nvml.open()
-    if not nvml.available:
-        raise HostError(f"Settings cannot be applied: {nvml.error or 'the NVIDIA driver is not installed.'}",
-                        f"Load the driver, then run systemctl restart {boot.UNIT}.")
-
-
 def work(say: t.Callable[[str], None]) -> None:
     """Applies the settings to all GPUs of the host. Raises GpuopsError with all errors."""
     entries = boot.read_state()
@@ -96,7 +82,7 @@ def work(say: t.Callable[[str], None]) -> None:
         raise HostError(f"{boot.STATE} is missing or damaged, so the settings are unknown.",
                         "Run gpu_settings again, which writes the file.")
     nvml = SettingsNvml()
-    _open(nvml)
+    open_nvml(nvml, "Settings cannot be applied", boot.UNIT)
     try:
         # A run of gpu_settings may hold the lock.
         with Journal(CONCERN, wait=240) as journal:

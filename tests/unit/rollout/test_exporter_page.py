@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import PAGE_BYTES, Client
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout import metrics
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout import exporter_page
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.drift import Difference
 from ansible_collections.gpuops.nvidia.tests.unit.simulated.fakes import Clock
 from ansible_collections.gpuops.nvidia.tests.unit.simulated.server import ApiServer, Reply, Request, status
@@ -62,7 +62,7 @@ class Exporters:
 
 def check(client: Client, amount: Any, check_mode: bool = False, **uuids: list[str]) -> list[Difference]:
     clock = Clock()
-    return metrics.differences(client, SPACE, ["n1", "n2"], amount, uuids, check_mode, clock, clock.sleep)
+    return exporter_page.differences(client, SPACE, ["n1", "n2"], amount, uuids, check_mode, clock, clock.sleep)
 
 
 def test_energy_that_grows_is_fresh(api: ApiServer, client: Client) -> None:
