@@ -13,6 +13,7 @@ import contextlib
 import ctypes
 import os
 import resource
+import signal
 import subprocess
 import sys
 import time
@@ -25,6 +26,7 @@ GRACE = 5.0  # seconds for what ends because the command has ended; daemons that
 def main(file: Path, argv: list[str]) -> int:
     """Returns the command's exit code."""
     ctypes.CDLL(None).prctl(SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    signal.signal(signal.SIGINT, lambda *_ignored: None)  # the command decides how it ends, and is waited for
     command = subprocess.Popen(argv)
     while True:
         ended, status = os.wait()

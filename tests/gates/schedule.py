@@ -6,13 +6,15 @@ can run."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
 
-from lab.stages import Stage, Stages, clock, last_line, processor_seconds
+from lab.stages import PATIENCE, Stage, Stages, clock, last_line, processor_seconds
 from tests.gates.table import Gate, environment
 
 LIMIT = 45.0  # minutes after which a gate is killed; one that takes long by itself after twice its time
@@ -40,6 +42,17 @@ class Load:
     def started(self) -> None:
         """Notes that a gate was started, whose load is visible only after a while."""
         self.looks.clear()
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Interrupts a gate, as pytest then names the tests that have failed and removes their clusters; kills what remains
+    of it."""
+    os.killpg(process.pid, signal.SIGINT)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(PATIENCE)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 class Schedule:
@@ -102,8 +115,7 @@ class Schedule:
             seconds, limit = time.monotonic() - stage.started, max(LIMIT, 2 * gate.minutes)
             if stage.process.poll() is None:
                 if seconds > limit * 60:
-                    os.killpg(stage.process.pid, signal.SIGKILL)
-                    stage.process.wait()
+                    end(stage.process)
                     with stage.log.open("a") as log:
                         log.write(f"\nkilled: it took longer than {limit:.0f} minutes\n")
                 else:

@@ -18,6 +18,7 @@ from tests.gates import schedule as schedules
 from tests.gates.inputs import Tree, changed
 from tests.gates.schedule import Load, Schedule
 from tests.gates.table import GATES, ONLY_WHEN_NAMED, Gate, files, nearest_tests, unclaimed
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -135,6 +136,19 @@ def test_a_gate_may_take_twice_its_time_and_is_killed_then(stages: Stages, monke
     Schedule(stages, [gate("stuck", "exec sleep 600", minutes=0.001), gate("slow", minutes=9)]).run()
     assert stages.failed == ["stuck"]
     assert all("killed: " in stage.log.read_text() for stage in stages.done if stage.rc)
+
+
+def test_a_killed_gate_names_the_tests_that_have_failed(tmp_path: Path) -> None:
+    test, reached = tmp_path / "test_stuck.py", tmp_path / "reached"
+    test.write_text("import pathlib, time\ndef test_red(): assert False\n"
+                    f"def test_stuck(): pathlib.Path({str(reached)!r}).touch(); time.sleep(600)\n")
+    process = subprocess.Popen([sys.executable, "-m", "tests.gates.measured", str(tmp_path / "cost"), sys.executable,
+                                "-m", "pytest", "-rf", "--rootdir", str(tmp_path), str(test)],
+                               stdout=subprocess.PIPE, start_new_session=True, cwd=ROOT)
+    until(reached.exists)
+    schedules.end(process)
+    assert process.returncode and process.stdout
+    assert "test_stuck.py::test_red" in process.stdout.read().decode()
 
 
 def git(folder: Path, *words: str) -> str:
