@@ -96,27 +96,30 @@ class ResetRun:
         self._devices = {device.pci: device for device in self._nvml.devices()}
         steps: list[Step] = []
         pending: list[PendingStep] = []
+        stopped: list[str] = []  # services may use several of the GPUs: each is stopped and started once
         for pci, reason in sorted(self._request.gpus.items()):
-            now, later = self._of_gpu(pci, reason, clients, former)
+            now, later = self._of_gpu(pci, reason, clients, former, stopped)
             steps += now
             pending += later
-        return steps, pending
+            stopped += [unit for step in now if step.action == STOP for unit in step.data["units"]]
+        return [*steps, *(Step(START, unit, "it was stopped for the reset") for unit in stopped)], pending
 
-    def _of_gpu(self, pci: str, reason: str, clients: Clients, former: t.Mapping[str, str]
-                ) -> tuple[list[Step], list[PendingStep]]:
+    def _of_gpu(self, pci: str, reason: str, clients: Clients, former: t.Mapping[str, str],
+                stopped: t.Collection[str]) -> tuple[list[Step], list[PendingStep]]:
+        """stopped: the services that earlier steps stop."""
         # A GPU that does not answer tells no clients. nvidia-smi does not reset a GPU that is in use.
         holders = clients.of(self._devices[pci]) if pci in self._devices else []
         self._holders += holders
-        units = sorted({holder.unit for holder in holders if holder.unit and holder.unit.endswith(".service")})
-        reset = Step(RESET, pci, reason, "drain" if holders else "idle")
-        steps = [reset]
-        if holders:
-            steps.insert(0, Step(STOP, f"{pci} {words(holders)}", reason, "drain", data={
-                "pci": pci, "units": units, "pids": [holder.pid for holder in holders]}))
+        steps = [Step(RESET, pci, reason, "drain" if holders else "idle")]
+        others = [holder for holder in holders if holder.unit not in stopped]
+        if others:
+            units = sorted({holder.unit for holder in others if holder.unit and holder.unit.endswith(".service")})
+            steps.insert(0, Step(STOP, f"{pci} {words(others)}", reason, "drain", data={
+                "pci": pci, "units": units, "pids": [holder.pid for holder in others]}))
         allowed, pending = self._gated(steps, former.get(pci))
         if allowed and pods_of(holders):
             return [], follow(steps, f"in use by {', '.join(pods_of(holders))}; {EVICT}")
-        return [*allowed, *(Step(START, unit, "it was stopped for the reset") for unit in units if allowed)], pending
+        return allowed, pending
 
     def _gated(self, steps: list[Step], before: str | None) -> tuple[list[Step], list[PendingStep]]:
         """The steps that may be done now. before: when a run has done the same last, None if none has."""

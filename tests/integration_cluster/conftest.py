@@ -97,9 +97,13 @@ def empty() -> Iterator[clusters.Cluster]:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Sorts tests that need a cluster of their own to the front, one after another: starting a cluster takes ten
-    seconds of CPU time.
+    seconds of CPU time. These tests remove the Nodes of the fixture L(cluster), so they must not use it.
     """
     items.sort(key=lambda item: item.path.stem not in ALONE)
+    wrong = [item.nodeid for item in items
+             if item.path.stem in ALONE and "cluster" in getattr(item, "fixturenames", ())]
+    if wrong:
+        raise pytest.UsageError(f"{', '.join(wrong)}: uses the fixture cluster, whose Nodes it removes")
 
 
 @contextmanager

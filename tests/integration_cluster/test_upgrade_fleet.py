@@ -68,10 +68,11 @@ def job(name: str, replicas: int, node: str = "") -> Object:
 class Fleet:
     """The cluster, and processes that upgrade it."""
 
-    def __init__(self, made: clusters.Cluster, kubectl: Kubectl, folder: Path) -> None:
-        self.made, self.kubectl, self.folder = made, kubectl, folder
+    def __init__(self, made: clusters.Cluster, folder: Path) -> None:
+        self.made, self.kubectl, self.folder = made, Kubectl(str(made.kubeconfig)), folder
         self.client, self.audit = Client(str(made.kubeconfig)), Audit(made.audit_log)
         self.most = 0
+        self.runs: list[subprocess.Popen[str]] = []
 
     def prepare(self) -> None:
         """Drivers of the former version run, jobs use GPUs, and the new version is delivered."""
@@ -114,9 +115,10 @@ class Fleet:
         """A run in a folder of its own: it finds nothing that former runs have stored. names: as in L(upgrader)."""
         home = self.folder / f"{level}-{number}"
         home.mkdir()
-        return subprocess.Popen([sys.executable, "-m", "tests.integration_cluster.upgrader",
-                                 str(self.made.kubeconfig), str(self.plan), level, *names], cwd=home, text=True,
-                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        self.runs.append(subprocess.Popen([sys.executable, "-m", "tests.integration_cluster.upgrader",
+                                           str(self.made.kubeconfig), str(self.plan), level, *names], cwd=home,
+                                          text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT))
+        return self.runs[-1]
 
     def upgrade(self, level: str, names: Iterable[str] = ()) -> Object:
         """The result of a run that is not killed."""
@@ -148,13 +150,16 @@ class Fleet:
 
 
 @pytest.fixture(scope="module")
-def site(empty: clusters.Cluster, kubectl: Kubectl, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+def site(empty: clusters.Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     with occupied(empty, *nodes.plain(NODES, 0, "a100-80", "ubuntu22.04")) as made:
-        site = Fleet(made, kubectl, tmp_path_factory.mktemp("fleet"))
+        site = Fleet(made, tmp_path_factory.mktemp("fleet"))
         try:
             site.prepare()
             yield site
         finally:
+            for run in site.runs:  # after a failed test, one may still write Nodes
+                run.kill()
+                run.wait()
             for kind in ("crash", "pull", "slow", "node-lost"):
                 faults.off(made, kind, "", "")
 

@@ -65,6 +65,15 @@ def test_processes_are_stopped_from_the_level_drain_on(host: Host, level: str, d
     assert [one["pid"] for one in result["holders"]] == [SERVICE, SESSION]
 
 
+def test_a_service_that_uses_several_gpus_is_stopped_and_started_once(host: Host) -> None:
+    host.model.clients_of = {A: [(SERVICE, None)], B: [(SERVICE, None), (SESSION, None)]}
+    before = go(host, A, B, level="drain", check=True)
+    done = go(host, A, B, level="drain")
+    assert ids(before["plan"]) == ids(done["plan"])
+    assert host.calls == ["systemctl stop train.service", f"{RESET}{A}", f"kill {SESSION}", f"{RESET}{B}",
+                          "systemctl start train.service"]
+
+
 @pytest.mark.parametrize("unit", [False, True])
 def test_settings_are_applied_again_after_a_reset(host: Host, monkeypatch: pytest.MonkeyPatch, unit: bool) -> None:
     path = host.root.parent / "gpuops-settings.service"
