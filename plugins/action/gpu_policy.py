@@ -212,8 +212,8 @@ class ActionModule(ControllerAction):
 def _attach_nodes(plan: Data, wanted: Data, seen: Data | None, facts: Data, task_vars: Data) -> list[str]:
     """Adds the Nodes to the plans of hosts, even if nothing is delivered in the cluster. Returns notes."""
     plan.update(_about_nodes(wanted, len(plan["hosts"])), strict=wanted["strict"])
-    marks = _annotations(wanted, seen) if plan["hosts"] or seen else None
-    names = inventory_vars.node_names(task_vars) if plan["hosts"] else {}
+    marks = _annotations(wanted, seen) if facts or seen else None
+    names = inventory_vars.node_names(task_vars) if facts else {}
     notes = host_nodes.attach(plan, names, _left_behind(marks), facts)
     plan["warnings"] = _left_by_runs(marks, plan["hosts"])
     return notes
@@ -232,6 +232,7 @@ def _hosts(wanted: Data, task_vars: Data) -> Data:
     found = host_nodes.removal({host: names.get(host, host) for host in hosts}, _left_behind(marks),
                                wanted["disruption"])
     return {"disruption": wanted["disruption"], **_about_nodes(wanted, len(hosts)), "hosts": found,
+            "host_nodes": {host: one["node"] for host, one in found.items()},
             "warnings": _left_by_runs(marks, found)}
 
 

@@ -387,6 +387,22 @@ hosts:
       preview: [driver]
       delivered: [driver, container_toolkit, mig_manager, feature_discovery, dcgm, dcgm_exporter, validator]
       node: {name: gpu01, left: false}
+host_nodes:
+  description:
+    - The C(node) of each host, as in RV(hosts), including hosts that the plan rejects, and hosts on which nothing is
+      delivered.
+  returned: success, unless a policy is only compared or exported
+  type: dict
+  sample:
+    gpu01: {name: gpu01, left: false}
+host_levels:
+  description:
+    - The highest level of disruption that applies to each of these hosts. It is O(disruption), or at most V(idle) for a
+      host that belongs to a Kubernetes cluster and whose Node is not known.
+  returned: success, with O(resolve)
+  type: dict
+  sample:
+    gpu01: idle
 cluster:
   description:
     - The plan of the cluster, for M(gpuops.nvidia.operands), M(gpuops.nvidia.gpu_labels) and

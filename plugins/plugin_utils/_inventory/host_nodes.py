@@ -25,25 +25,34 @@ def node_of(name: str, left: t.Mapping[str, bool] | None) -> dict[str, str | boo
 
 
 def attach(plan: Plan, names: t.Mapping[str, str], left: t.Mapping[str, bool] | None,
-           facts: t.Mapping[str, Plan]) -> list[str]:
-    """Sets C(node) in the plan of each host to C({name, left}), or to an empty mapping if the host is not a Node.
-    Returns notes.
+           facts: t.Mapping[str, Plan | None]) -> list[str]:
+    """Sets C(host_nodes) and C(host_levels) of a plan: by host its Node as C({name, left}), empty if it is not a Node,
+    and the highest level of gpu_disruption. Both have all hosts with facts, also those on which nothing is delivered
+    or that the plan rejects. C(node) of each planned host is the same. Returns notes.
 
     The level of a host that belongs to another or an unknown Kubernetes cluster is reduced to C(idle).
 
     names: the name that the Node of each host would have, by host; left: whether a killed or failed run has left the
-    Node out of service, by Node, None if no cluster is known; facts: the facts of gpu_info by host.
+    Node out of service, by Node, None if no cluster is known; facts: the facts of gpu_info by host, None for none.
     """
     alone: list[str] = []
-    above = not allows(_ALONE, plan["disruption"])
+    level = plan["disruption"]
+    plan["host_nodes"] = {host: node_of(names.get(host, host), left) for host, known in facts.items() if known}
+    plan["host_levels"] = {host: _level(level, known, plan["host_nodes"][host])
+                           for host, known in facts.items() if known}
     for host, parts in plan["hosts"].items():
-        name = names.get(host, host)
-        parts["node"] = node_of(name, left)
-        if above and not parts["node"] and facts[host]["host"]["markers"]["kubernetes"]:
+        parts["node"] = plan["host_nodes"][host]
+        if plan["host_levels"][host] != level:
             alone.append(host)
             _cap(parts)
     nodes = [names.get(host, host) for host in alone]
     return [unknown_nodes(alone, nodes, left is not None, plan["disruption"])] if alone else []
+
+
+def _level(level: str, facts: Plan, node: t.Mapping[str, t.Any]) -> str:
+    """The highest level that applies to a host. level: that of the fleet; node: see L(node_of)."""
+    unknown = not node and facts["host"]["markers"]["kubernetes"]
+    return _ALONE if unknown and not allows(_ALONE, level) else level
 
 
 def _cap(parts: Plan) -> None:

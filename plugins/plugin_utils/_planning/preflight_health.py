@@ -86,9 +86,14 @@ def _gpu_lost(facts: HostFacts) -> t.Iterator[Located]:
         state = lost(gpu) if gpu["error"] else None
         if state:
             yield ("error", f"the GPU {state}", REBOOT), gpu["pci"]
-    there = {gpu["pci"] for gpu in facts["gpus"]}
-    for pci in dict.fromkeys(xid["pci"] for xid in facts["xids"] or () if xid["pci"] not in there):
+    for pci in gone(facts):
         yield ("error", "the kernel log has Xids of a GPU that is no longer on the PCI bus", REBOOT), pci
+
+
+def gone(facts: HostFacts) -> list[str]:
+    """The PCI addresses of GPUs that have left the PCI bus since the boot, if the kernel log has Xids of them."""
+    there = {gpu["pci"] for gpu in facts["gpus"]}
+    return list(dict.fromkeys(xid["pci"] for xid in facts.get("xids") or () if xid["pci"] not in there))
 
 
 def _recovery(facts: HostFacts) -> t.Iterator[Located]:

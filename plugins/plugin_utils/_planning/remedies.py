@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What a run may do for the GPUs of a host that are not healthy: reset them, or reboot the host. Pure. PRIVATE.
 
-Only what the GPU or the driver says now counts. An Xid stays in the kernel log after a reset, so an Xid alone causes
-nothing.
+Only what the GPU, the driver or the PCI bus says now counts. An Xid stays in the kernel log after a reset, so an Xid
+alone causes nothing.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.driver import lost
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.facts import Gpu, HostFacts
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning import preflight_health
 
 # The actions that the driver recommends, see C(health.recovery).
 _RESETS, _REBOOTS = ("reset", "drain_and_reset"), ("reboot", "bus_reset", "system_reboot")
@@ -38,6 +39,8 @@ def of_host(facts: HostFacts) -> Remedies:
         why = _why_reboot(gpu)
         if why:
             return {"gpus": [], "reboot": f"GPU {gpu['pci']}: {why}"}
+    for pci in preflight_health.gone(facts):
+        return {"gpus": [], "reboot": f"GPU {pci}: it is no longer on the PCI bus"}
     return {"reboot": "", "gpus": [{"pci": gpu["pci"], "reason": why} for gpu in facts["gpus"]
                                    if (why := _why_reset(gpu))]}
 

@@ -75,6 +75,15 @@ def test_a_host_without_kubernetes_is_no_node_and_needs_none() -> None:
     assert found["hosts"]["b"] == {"driver": {"disruption": "reboot"}, "preview": [], "node": {}}
 
 
+def test_hosts_that_the_plan_rejects_or_leaves_out_have_a_node_and_a_level() -> None:
+    """remediate must not reboot a Node in service because nothing else is delivered on its host."""
+    found = {**plan("reboot"), "hosts": {}}
+    told = {"a": known("k3s"), "b": known("k3s"), "c": known(None), "d": None}
+    assert host_nodes.attach(found, {}, {"a": False}, told) == []
+    assert found["host_nodes"] == {"a": {"name": "a", "left": False}, "b": {}, "c": {}}
+    assert found["host_levels"] == {"a": "reboot", "b": "idle", "c": "reboot"}
+
+
 @pytest.mark.parametrize(("level", "here"), [
     ("never", "never"), ("idle", "idle"), ("drain", "idle"), ("reboot", "idle")])
 def test_a_host_of_a_cluster_that_is_not_named_is_not_drained(level: str, here: str) -> None:

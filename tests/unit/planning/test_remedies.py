@@ -30,6 +30,14 @@ def test_the_remedy_of_a_gpu(given: dict[str, t.Any], remedy: str) -> None:
     assert not found["gpus"] or found["gpus"][0]["reason"]
 
 
+def test_a_gpu_that_has_left_the_bus_needs_a_reboot() -> None:
+    facts = t.cast(t.Any, host({}))
+    facts["xids"] = [{"pci": "0000:99:00.0", "xid": 79}]
+    assert gpu_remedies(facts) == {"gpus": [], "reboot": "GPU 0000:99:00.0: it is no longer on the PCI bus"}
+    facts["xids"] = [{"pci": facts["gpus"][0]["pci"], "xid": 79}]
+    assert gpu_remedies(facts) == {"gpus": [], "reboot": ""}
+
+
 def test_other_data_are_refused() -> None:
     with pytest.raises(AnsibleFilterError, match="no facts of gpu_info"):
         gpu_remedies({})

@@ -57,10 +57,11 @@ def test_a_node_in_maintenance_loses_all_its_pods_before_its_host_reboots() -> N
     """The pods with GPUs have been evicted before. A failed drain ends the block, so nothing reboots."""
     _install, block = load("tasks/host.yml")
     assert block["block"][0]["ansible.builtin.include_tasks"] == "reboot.yml"
-    _facts, _refusal, drain, reboot = load("tasks/reboot.yml")
-    assert "gpuops.nvidia.node_drain" in drain and "gpuops.nvidia.host_reboot" in reboot
-    assert not {"ignore_errors", "failed_when", "rescue"} & {*drain, *block}
-    plan = {"hosts": {"a": {"node": {"name": "node-a"}}}, "kubeconfig": "/k", "context": None, "disruption": "reboot"}
+    _facts, _refusal, drains, reboot = load("tasks/reboot.yml")
+    drain, = load("tasks/drain.yml")
+    assert drains["ansible.builtin.import_tasks"] == {"file": "drain.yml"} and "gpuops.nvidia.host_reboot" in reboot
+    assert not {"ignore_errors", "failed_when", "rescue"} & {*drains, *drain, *block}
+    plan = {"host_nodes": {"a": {"name": "node-a"}}, "kubeconfig": "/k", "context": None, "disruption": "reboot"}
     maintenance = yaml.safe_load((ROLE.parent / "maintenance" / "defaults" / "main.yml").read_text(encoding="utf-8"))
     defaults = {name: trust_as_template(value) if isinstance(value, str) else value
                 for name, value in maintenance.items()}
@@ -73,7 +74,7 @@ def test_a_node_in_maintenance_loses_all_its_pods_before_its_host_reboots() -> N
     assert given == {"pods": "all", "kubeconfig": "/k", "disruption": "reboot", "timeout": 600, "force": False,
                      "delete_emptydir_data": False}
     assert set(given) <= set(yaml.safe_load(node_drain.DOCUMENTATION)["options"]) | {"kubeconfig", "disruption"}
-    when = "{{ " + drain["when"] + " }}"
+    when = "{{ " + drains["when"] + " }}"
     assert of(when, inventory_hostname="a", gpu_plan=plan, **defaults) is True
     assert of(when) is False  # outside the role maintenance
 

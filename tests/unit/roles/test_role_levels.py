@@ -13,9 +13,15 @@ import yaml
 from ansible.errors import AnsibleError
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar, trust_as_template
-from ansible_collections.gpuops.nvidia.plugins.filter import disturbing_components, strictest_level
+from ansible_collections.gpuops.nvidia.plugins.filter import (
+    disturbing_components,
+    disturbing_steps,
+    gpu_remedies,
+    strictest_level,
+)
 
-FILTERS = {f"gpuops.nvidia.{name}": function for module in (disturbing_components, strictest_level)
+FILTERS = {f"gpuops.nvidia.{name}": function
+           for module in (disturbing_components, disturbing_steps, gpu_remedies, strictest_level)
            for name, function in module.FilterModule().filters().items()}
 ROOT = pathlib.Path(__file__).parents[3]
 ROLES = ("driver", "container_toolkit", "mig_manager")
@@ -92,6 +98,66 @@ def test_a_node_is_taken_out_of_service_at_the_stricter_level() -> None:
     assert level("maintenance", "reboot", None, **{name: "never"}) == "never"
     with pytest.raises(AnsibleError):
         level("maintenance", "drain", None, **{name: "nevr"})
+
+
+@pytest.mark.parametrize("role", ["maintenance", "gpu_settings"])
+def test_a_host_whose_node_is_not_known_has_a_lower_level(role: str) -> None:
+    variables = {**read(f"roles/{role}/defaults/main.yml"), **read(f"roles/{role}/vars/main.yml"),
+                 "gpu_plan": {"disruption": "reboot", "host_levels": {"a": "idle", "b": "reboot"}}}
+    found = {host: template(f"{{{{ {role}_level }}}}", {**variables, "inventory_hostname": host}) for host in "ab"}
+    assert found == {"a": "idle", "b": "reboot"}
+
+
+RESET = {"id": "reset GPU: p", "target": "p", "needs": "idle", "pending_reason": "the level is too low"}
+STOP = {"id": "stop GPU clients: p", "target": "p", "needs": "drain", "pending_reason": "evict these pods"}
+BOOT = {"id": "reboot: this host", "target": "this host", "needs": "reboot", "pending_reason": "the level is too low"}
+START = {"id": "start service: s", "target": "s", "needs": "never"}
+
+
+@pytest.mark.parametrize(("plan", "pending", "fleet", "disturbs", "chosen"), [
+    ([RESET], [], "idle", True, True), ([], [RESET], "never", False, False), ([], [STOP], "idle", False, False),
+    ([], [STOP], "drain", True, True), ([], [BOOT], "drain", False, False), ([BOOT], [], "reboot", True, True),
+    ([START], [], "never", False, True), ([START], [], "reboot", False, True), ([], [], "reboot", False, False)])
+def test_a_host_is_taken_out_of_service_only_for_steps_that_its_level_allows(
+        plan: list[dict[str, Any]], pending: list[dict[str, Any]], fleet: str, disturbs: bool, chosen: bool) -> None:
+    """A pending reboot at the level drain would empty the Node in each run, for nothing."""
+    play = read("playbooks/remediate.yml")[1]
+    group = next(one for one in play["tasks"] if "ansible.builtin.group_by" in one)
+    preview = {"plan": plan, "pending": pending, "refused": []}
+    variables = {**play["vars"], "gpu_plan": {"disruption": fleet, "host_levels": {"a": fleet}, "rejected": {},
+                                              "host_nodes": {"a": {"name": "a", "left": False}}},
+                 "inventory_hostname": "a", "gpu_sick": bool(plan or pending), "gpu_reset_preview": preview}
+    when = "{{ " + group["when"] + " }}"
+    assert template(when, variables) is chosen
+    start = next(one for one in read("roles/maintenance/tasks/main.yml")[0]["block"]
+                 if one.get("register") == "maintenance_result")
+    assert starts(start, {"maintenance_node": "a", "maintenance_level": fleet, "maintenance_results": [preview],
+                          "maintenance_components": ["gpu_reset"]}) is disturbs
+    told = next(one for one in play["tasks"] if "ansible.builtin.debug" in one)
+    if plan or pending:
+        text = template(told["ansible.builtin.debug"]["msg"], {**variables, **told["vars"]})
+        after = ["stop GPU clients: p: after its pods are evicted"] if disturbs else [
+            f"{one['id']}: not now: {one['pending_reason']}" for one in pending]
+        assert text == [*(one["id"] for one in plan), *(after if pending else [])]
+
+
+@pytest.mark.parametrize("change", [
+    {"rejected": {"a": {"message": "no driver suits"}}}, {"host_levels": {}, "host_nodes": {}}])
+def test_a_host_that_the_plan_rejects_or_does_not_know_is_not_changed(change: dict[str, Any]) -> None:
+    play = read("playbooks/remediate.yml")[1]
+    group = next(one for one in play["tasks"] if "ansible.builtin.group_by" in one)
+    plan = {"disruption": "reboot", "host_levels": {"a": "reboot"}, "rejected": {}, "host_nodes": {"a": {}}, **change}
+    variables = {**play["vars"], "gpu_plan": plan, "inventory_hostname": "a", "gpu_sick": True,
+                 "gpu_reset_preview": {"plan": [BOOT], "pending": [], "refused": []}}
+    assert template("{{ " + group["when"] + " }}", variables) is False
+
+
+def test_only_gpus_that_a_person_must_reset_do_not_take_a_host_out_of_service() -> None:
+    refused = [{**RESET, "target": "q"}]
+    assert disturbing_steps.disturbing_steps([{"pending": refused}, {"skipped": True}], "drain", ["q"]) == []
+    assert disturbing_steps.disturbing_steps([{"pending": refused}], "drain") == refused
+    with pytest.raises(AnsibleError, match="is not a level of disruption"):
+        disturbing_steps.disturbing_steps([], "nevr")
 
 
 @pytest.mark.parametrize("role", [*ROLES, "maintenance"])
