@@ -204,10 +204,11 @@ def test_without_a_plan_only_the_nodes_are_read(results: dict[str, Any]) -> None
     assert results["only_place"]["cluster"]["namespace"] == "gpu-operator"
     place = results["only_place"]
     assert set(place) == {"changed", "failed", "cluster", "disruption", "kubeconfig", "context", "batch", "hosts",
-                          "rejected", "warnings"}
+                          "host_nodes", "rejected", "warnings"}
     assert place["kubeconfig"] == place["cluster"]["kubeconfig"]
     assert (place["disruption"], place["batch"]) == ("never", 1)
     assert place["hosts"] == {"localhost": {"node": {"name": "localhost", "left": True}}}
+    assert place["host_nodes"] == {"localhost": {"name": "localhost", "left": True}}
 
 
 def test_errors(results: dict[str, Any]) -> None:
