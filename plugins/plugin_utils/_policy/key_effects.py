@@ -39,12 +39,18 @@ _OF_DRIVER = ("driver", *translate.BESIDE_DRIVER)
 class KeyEffect:
     """What a run does with a key in a placement. kind: one of L(KINDS), as C(key_effects.yml) explains them; text: its
     text there; before: the release before which C(noted) is C(note); pods: the components of a cluster whose objects
-    depend on the key, empty for any."""
+    depend on the key, empty for any; beside: the component without which they do not, empty for none."""
 
     kind: str
     text: str
     before: str = ""
     pods: t.Tuple[str, ...] = ()
+    beside: str = ""
+
+    def is_used(self, delivered: t.Collection[str]) -> bool:
+        """Whether the objects of these components depend on the key."""
+        return (not self.pods or any(one in delivered for one in self.pods)) and (
+            not self.beside or self.beside in delivered)
 
 
 @functools.lru_cache(maxsize=None)
@@ -59,7 +65,8 @@ def of_key(path: str, placement: str) -> KeyEffect:
     for row in _data()["rows"]:
         if any(fnmatchcase(path, pattern) for pattern in row["keys"]):
             (kind, text), = row[placement].items()
-            return KeyEffect(kind, text, row.get("before", ""), tuple(row.get("pods", ())))
+            return KeyEffect(kind, text, row.get("before", ""), tuple(row.get("pods", ())),
+                             row.get("beside", ""))
     raise KeyError(path)
 
 
@@ -126,9 +133,9 @@ def notes(policy: Policy, release: Release, placement: str, places: t.Mapping[st
             text = replacing
         elif effect.kind == "note" or _is_older(policy, release, effect, path):
             text = effect.text
-        elif placement == "cluster" and effect.pods and not _in_cluster(places) & {*effect.pods} and not (
-                {"host", "hybrid"} & {*places.values()}):
-            text = "nothing that gpu_placement delivers there uses it"
+        elif placement == "cluster" and not {"host", "hybrid"} & {*places.values()} and not effect.is_used(
+                _enabled_in_cluster(policy, places)):
+            text = "nothing that is delivered there uses it"
         else:
             continue
         if path.startswith("driver.nvidiaDriverCRD.") and not policy.get("driver.useNvidiaDriverCRD"):
@@ -209,6 +216,12 @@ def _parent(path: str, depth: int, others: t.Iterable[str]) -> str:
 def _in_cluster(places: t.Mapping[str, str]) -> set[str]:
     """The components that are delivered in the cluster."""
     return {name for name, one in places.items() if one in ("cluster", "hybrid")}
+
+
+def _enabled_in_cluster(policy: Policy, places: t.Mapping[str, str]) -> set[str]:
+    """The components that are delivered in the cluster and that the policy does not disable."""
+    disabled = {one.name for one in components.COMPONENTS if one.section and not policy.enabled(one.section)}
+    return _in_cluster(places) - disabled
 
 
 def _applies(policy: Policy, path: str, placement: str, places: t.Mapping[str, str]) -> bool:

@@ -134,6 +134,16 @@ def test_keys_of_dcgm_are_noted_on_hosts_whose_exporter_needs_it() -> None:
     assert notes_of(values, "cluster") == notes_of({**values, "dcgmExporter": {"enabled": False}}, "hosts") == ""
 
 
+@pytest.mark.parametrize("values, off", [
+    ({"validator": {"plugin": {"env": [{"name": "WITH_WORKLOAD", "value": "true"}]}}}, ["devicePlugin"]),
+    ({"mig": {"strategy": "mixed"}}, ["devicePlugin", "gfd"])])
+def test_keys_that_only_disabled_components_use_are_noted(values: Object, off: list[str]) -> None:
+    assert notes_of(values, "cluster") == ""
+    disabled = {**values, **dict.fromkeys(off, {"enabled": False})}
+    noted = notes_of(disabled, "cluster")
+    assert noted.endswith(": no effect in the cluster: nothing that is delivered there uses it.")
+
+
 def test_keys_that_apply_in_the_cluster_are_not_noted_for_its_hosts() -> None:
     policy = cluster_policy(daemonsets={"labels": {"a": "b"}}, devicePlugin={"image": "x"}, toolkit={"image": "y"},
                             operator={"labels": {"a": "b"}})
