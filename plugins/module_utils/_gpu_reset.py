@@ -8,21 +8,28 @@ A file records which GPUs and hosts got a remedy, so that none gets it a second 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import time
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, HostError, InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import (
+    CommandError,
+    DeviceError,
+    HostError,
+    InputError,
+)
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.clients import stoppable
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._files import make_folders, read_bytes, write_atomic
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import STATE_ROOT, Journal
-from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.clients import Clients, set_again
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.clients import Clients, forget_locks, set_again
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.holders import Pauses
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.planning import EVICT, Holder, pods_of, words
 from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml import Nvml
-from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml_data import Device
+from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml_data import Device, Handle
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import (
     PendingStep,
     Result,
@@ -39,6 +46,8 @@ STOP, RESET, REBOOT, START = "stop GPU clients", "reset GPU", "reboot", "start s
 HOST = "this host"
 _PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
+# What nvidia-smi says if a process uses the GPU. It has then not tried the reset.
+_IN_USE = re.compile(r"in use by|being used by", re.IGNORECASE)
 
 
 class Request(t.NamedTuple):
@@ -61,6 +70,8 @@ class ResetRun:
         self._command: Runner = command or run
         self._path, self._now = record, now
         self._devices: dict[str, Device] = {}
+        self._silent: set[str] = set()  # the GPUs that do not answer before the first reset
+        self._tried: list[str] = []
         self._holders: list[Holder] = []
         self._refused: list[str] = []
         self.warnings: list[str] = []
@@ -71,11 +82,16 @@ class ResetRun:
             if not _PCI.fullmatch(pci):
                 raise InputError(f"{pci!r} is no PCI address.", "Write it as gpu_info returns it.", path="gpus.pci",
                                  value=pci, allowed="such as 0000:47:00.0")
-        former = self._read_record()
+        asks = self._request.gpus or self._request.reboot
+        former = self._read_record() if asks else {}
         with Journal("mig", readonly=self._request.check) as journal:
             pauses = Pauses(self._command, journal)
             clients = Clients(self._nvml, pauses, self._root)
             steps, pending = self._plan(clients, former)
+            stopped = [unit for step in steps if step.action == STOP for unit in step.data["units"]]
+            # Including units that a killed run has stopped; the last stopped unit is started first.
+            steps += [Step(START, unit, "it is stopped for a reset")
+                      for unit in reversed(list(dict.fromkeys([*pauses.units, *stopped])))]
             done = self._apply(steps, former, clients, pauses) if not self._request.check else steps
         boots = any(step.action == REBOOT for step in steps)
         return outcome(done, pending, plan_diff("gpu_reset", done), reboot_required=boots,
@@ -94,6 +110,7 @@ class ResetRun:
             raise HostError(f"No GPU can be reset: {self._nvml.error or 'the NVIDIA driver is not installed.'}",
                             "Load the driver, or reboot the host.")
         self._devices = {device.pci: device for device in self._nvml.devices()}
+        self._silent = set(self._request.gpus) - set(self._devices)
         steps: list[Step] = []
         pending: list[PendingStep] = []
         stopped: list[str] = []  # services may use several of the GPUs: each is stopped and started once
@@ -102,18 +119,17 @@ class ResetRun:
             steps += now
             pending += later
             stopped += [unit for step in now if step.action == STOP for unit in step.data["units"]]
-        return [*steps, *(Step(START, unit, "it was stopped for the reset") for unit in stopped)], pending
+        return steps, pending
 
     def _of_gpu(self, pci: str, reason: str, clients: Clients, former: t.Mapping[str, str],
                 stopped: t.Collection[str]) -> tuple[list[Step], list[PendingStep]]:
         """stopped: the services that earlier steps stop."""
-        # A GPU that does not answer tells no clients. nvidia-smi does not reset a GPU that is in use.
-        holders = clients.of(self._devices[pci]) if pci in self._devices else []
+        holders = clients.of(self._device(pci))
         self._holders += holders
         steps = [Step(RESET, pci, reason, "drain" if holders else "idle")]
         others = [holder for holder in holders if holder.unit not in stopped]
         if others:
-            units = sorted({holder.unit for holder in others if holder.unit and holder.unit.endswith(".service")})
+            units = stoppable(self._root, [holder.as_client() for holder in others])
             steps.insert(0, Step(STOP, f"{pci} {words(others)}", reason, "drain", data={
                 "pci": pci, "units": units, "pids": [holder.pid for holder in others]}))
         allowed, pending = self._gated(steps, former.get(pci))
@@ -130,35 +146,55 @@ class ResetRun:
 
     # -- apply
 
-    def _apply(self, steps: t.Sequence[Step], former: dict[str, str], clients: Clients, pauses: Pauses) -> list[Step]:
-        """Executes the steps. The record is written before each reset, so that a killed run counts, too."""
-        done = []
+    def _apply(self, steps: list[Step], former: dict[str, str], clients: Clients, pauses: Pauses) -> list[Step]:
+        """Executes the steps. Services start after the settings are applied again. Returns the steps."""
         try:
+            try:
+                for step in steps:
+                    if step.action == STOP:
+                        data = step.data
+                        clients.stop(self._device(data["pci"]), data["units"], data["pids"])
+                    elif step.action == RESET:
+                        self._reset(step.target, former, clients)
+                    elif step.action == REBOOT:
+                        self._remember(former, HOST)
+            finally:
+                if self._tried:
+                    self.warnings += set_again(self._command)
             for step in steps:
-                if step.action == STOP:
-                    data = step.data
-                    clients.stop(self._devices[data["pci"]], data["units"], data["pids"])
-                elif step.action == START:
+                if step.action == START:
                     pauses.start(step.target)
-                elif step.action == RESET:
-                    self._remember(former, step.target)
-                    self._reset(step.target, clients)
-                else:
-                    self._remember(former, HOST)
-                done.append(step)
         finally:
-            if any(step.action == RESET for step in done):
-                self.warnings += set_again(self._command)
             pauses.start_all()
-        return done
+        return steps
 
-    def _reset(self, pci: str, clients: Clients) -> None:
+    def _device(self, pci: str) -> Device:
+        """The GPU; if it has not answered from the first, without a handle. Raises HostError."""
+        if pci in self._devices:
+            return self._devices[pci]
+        if pci not in self._silent:
+            raise HostError(f"GPU {pci} does not answer after the reset of GPU {', '.join(self._tried)}.",
+                            "Reboot the host.", gpu=pci)
+        return Device(0, Handle(None), pci, "", "")
+
+    def _reset(self, pci: str, former: dict[str, str], clients: Clients) -> None:
+        """Resets a GPU. The record is written before, so that a killed run counts, too."""
+        device, before, uuid = self._device(pci), former.get(pci), ""
+        if pci in self._devices:
+            with contextlib.suppress(DeviceError):
+                uuid = self._nvml.uuid(device).lower()
+        forget_locks(uuid)
+        self._remember(former, pci)
+        self._tried.append(pci)
         try:
             clients.reset(pci)
         except CommandError as error:
-            raise HostError(f"GPU {pci} could not be reset: {error.message}",
-                            "Read what nvidia-smi says. If GPUs cannot be reset one by one on this host, reboot it.",
-                            gpu=pci) from error
+            hint = "Read what nvidia-smi says. If GPUs cannot be reset one by one on this host, reboot it."
+            if _IN_USE.search(error.output):
+                self._write({**former, pci: before} if before else
+                            {key: when for key, when in former.items() if key != pci})
+                hint = "Stop what uses it, which fuser -v /dev/nvidia* may name, then run again; or reboot the host."
+            raise HostError(f"GPU {pci} could not be reset: {error.message}", hint, gpu=pci) from error
         self._devices = {device.pci: device for device in self._nvml.devices()}
 
     # -- record
@@ -175,6 +211,10 @@ class ResetRun:
         return found
 
     def _remember(self, former: dict[str, str], key: str) -> None:
+        """Records a remedy as done now."""
         former[key] = time.strftime(_TIME, time.gmtime(self._now()))
+        self._write(former)
+
+    def _write(self, former: t.Mapping[str, str]) -> None:
         make_folders(os.path.dirname(self._path))
         write_atomic(self._path, json.dumps(former, sort_keys=True, indent=1).encode() + b"\n", mode=0o644)

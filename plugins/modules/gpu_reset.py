@@ -14,13 +14,17 @@ description:
     started again. The filter P(gpuops.nvidia.gpu_remedies#filter) chooses the GPUs, and the playbook
     C(gpuops.nvidia.remediate) takes a Node out of service before.
   - A GPU that no program uses is reset from O(disruption=idle) on. At O(disruption=drain), services that use it are
-    stopped and started again afterwards, and other processes get SIGTERM. A process in a Kubernetes pod never gets a
-    signal. The steps for its GPU are RV(pending) and name the pod.
+    stopped and started again afterwards, and other processes get SIGTERM. Services that run the work of users, such as
+    slurmd and sshd, are not stopped; their processes that use the GPU get SIGTERM. A process in a Kubernetes pod never
+    gets a signal. The steps for its GPU are RV(pending) and name the pod.
+  - Services that a killed run has left stopped are started again, also if O(gpus) is empty.
   - A GPU is reset only once. C(/var/lib/gpuops/remedies.json) records the time. Afterwards, its steps are RV(pending)
-    until a person sets O(again). The same applies to a reboot of the host.
+    until a person sets O(again). The same applies to a reboot of the host. A reset that nvidia-smi refuses because the
+    GPU is in use is not recorded.
   - A reset removes the MIG instances of a GPU, and from Hopper on also its MIG mode. Run
-    M(gpuops.nvidia.mig_config) afterwards, as the playbook does. The module starts the unit of
-    M(gpuops.nvidia.gpu_settings) again, because a reset also removes such settings.
+    M(gpuops.nvidia.mig_config) afterwards, as the playbook does. A reset also removes the settings of
+    M(gpuops.nvidia.gpu_settings). If the unit that applies them at boot is enabled, the module starts it again.
+    Otherwise run that module again, as the playbook does.
   - The module does not reboot. If O(reboot) is set, it records the reboot and returns RV(reboot_required).
 extends_documentation_fragment:
   - gpuops.nvidia._attributes

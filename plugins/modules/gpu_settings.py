@@ -17,8 +17,8 @@ description:
   - A setting that already has its value is not set again. Changed GPUs are read again. If another program has changed
     a setting meanwhile, the module fails.
   - NVML cannot read locked clocks. The module counts them as set as long as the driver is loaded that was loaded when
-    they were set. After a reset of a GPU by another program, run C(systemctl restart gpuops-settings.service), which
-    always locks them again.
+    they were set, and no module of this collection has reset the GPU. After a reset by another program, run
+    C(systemctl restart gpuops-settings.service), which always locks them again.
   - A new ECC mode is only prepared. It takes effect with the next reset of the GPU or reboot of the host, and
     RV(reset_required) names the GPU until then. The module neither resets GPUs nor reboots.
   - Running programs go on with every setting, but limits of power and clocks change how fast they are. A compute mode
@@ -27,6 +27,8 @@ description:
   - The driver forgets all settings except the ECC mode when it is loaded again, and with the persistence mode off also
     when the last program closes the GPU. A systemd unit therefore applies the settings at boot (O(boot)), and a warning
     names GPUs whose persistence mode is off.
+  - While the driver is not installed or does not answer, such as before a reboot, all steps are RV(pending), and a
+    warning names the reason. O(state=absent) and O(state=gathered) then fail.
 extends_documentation_fragment:
   - gpuops.nvidia._attributes
   - gpuops.nvidia._attributes.plan
@@ -180,7 +182,8 @@ plan:
       needs: never
       assumed: false
 pending:
-  description: The steps that O(disruption) forbids, each with its C(pending_reason).
+  description:
+    - The steps that O(disruption) forbids or that wait for the driver, each with its C(pending_reason).
   returned: success
   type: list
   elements: dict

@@ -130,6 +130,43 @@ def test_a_fault_at_boot_fails_the_unit_alone_and_the_next_run_mends(lab: LabHos
     assert result(run)["changed"] and lab.sh(HOST, "systemctl is-system-running").strip() == "running"
 
 
+def reset_by_module(lab: LabHosts, level: str) -> dict[str, Any]:
+    """The result of gpu_reset for the H100."""
+    path = user.HOME / "settings-reset.json"
+    path.write_text(json.dumps([{"hosts": "all", "become": True, "gather_facts": False, "tasks": [
+        {"gpuops.nvidia.gpu_reset": {"gpus": [{"pci": "0000:1b:00.0"}], "disruption": level}}]}]))
+    done = user.ansible("ansible-playbook", *(f"-i{inventory}" for inventory in lab.hosts), str(path))
+    assert done.rc == 0, done.output
+    return done.result(HOST, "gpu_reset")
+
+
+@pytest.mark.parametrize("lasting", [True, False])
+def test_a_reset_by_the_collection_loses_no_setting(lab: LabHosts, converged: Converged, lasting: bool) -> None:
+    """The unit applies the settings at once, although it has failed before; without it, the next run does."""
+    lab.reset(HOST, converged.disk)
+    if lasting:
+        lab.sh(HOST, f"gpusim fault set no-permission 1; ! systemctl restart {UNIT}; gpusim fault clear")
+        assert lab.sh(HOST, f"systemctl is-failed {UNIT}").strip() == "failed"
+    else:
+        series.well(lab, role(gpu_settings_boot=False))
+    lab.sh(HOST, """cat > /etc/systemd/system/watch.service <<'END'
+[Service]
+ExecStart=/bin/sh -c 'exec sleep infinity < /dev/nvidia1'
+END
+systemctl daemon-reload; systemctl start watch; gpusim fault set reset-required 1""")
+    waits = reset_by_module(lab, "idle")  # NVML tells no process of this GPU
+    assert waits["plan"] == [] and "watch.service" in waits["pending"][0]["id"]
+    lab.sh(HOST, "gpusim fault clear")
+    reset = reset_by_module(lab, "drain")
+    assert [step["action"] for step in reset["plan"]] == ["stop GPU clients", "reset GPU", "start service"]
+    assert lab.sh(HOST, "systemctl is-active watch").strip() == "active"
+    assert (settings(lab)[-1] == SET[1]) is lasting, told(lab)
+    run, again = series.well(lab, *[role(gpu_settings_boot=lasting)] * 2)
+    assert ids(result(run)["plan"]) == ([] if lasting else [
+        "set power limit: 0000:1b:00.0 500 W", "lock graphics clocks: 0000:1b:00.0 1200-1800 MHz"])
+    assert settings(lab)[1] == SET[1] and not result(again)["changed"]
+
+
 DAMAGES = {f"systemctl disable -q {UNIT}": [INSTALL], f"rm {STATE}": [REMEMBER],
            f"rm /etc/systemd/system/{UNIT}": [INSTALL],
            "gpusim reset 1": ["set power limit: 0000:1b:00.0 500 W"]}
@@ -162,6 +199,19 @@ def test_an_empty_declaration_restores_and_no_declaration_changes_nothing(lab: L
     none, empty = series.well(lab, Play({}, role="gpu_settings", first=MARKS), role([]))
     assert lab.snapshot_beside_driver(HOST) == converged.clean and none.rc == 0
     assert result(empty)["changed"] and settings(lab) == ["settings 0 70000 5001 585 0 0 0 0 0 0 1"]
+
+
+def test_before_the_driver_is_installed_the_settings_wait(lab: LabHosts, converged: Converged) -> None:
+    """So site does not fail where the driver waits for a reboot, for example."""
+    lab.reset(HOST)
+    before = lab.snapshot(HOST)
+    check, run = series.well(lab, role(check=True), role())
+    assert ids(result(run)["pending"]) == ids(result(check)["plan"]) and not result(run)["changed"]
+    assert {step["pending_reason"] for step in result(run)["pending"]} == {"the NVIDIA driver is not installed"}
+    assert "No setting is applied, because the NVIDIA driver is not installed." in run.output
+    assert lab.snapshot(HOST) == before
+    verify, = series.run(lab, role(tasks="verify"))
+    assert verify.rc != 0 and "set power limit: 0000:1b:00.0 500 W" in str(verify.errors()), verify.output
 
 
 @pytest.mark.timeout(1800)

@@ -13,17 +13,18 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import DeviceError, HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import JOURNAL_ROOT, Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.holders import Pauses, read_holders
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.planning import EVICT, Holder, pods_of, words
 from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml import Nvml
-from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml_data import Device
+from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml_data import Device, Instance
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
 
 # Seconds for a client to end after SIGTERM, and for the reset of a GPU.
 _STOP_LIMIT = 30
 _RESET_LIMIT = 120
-# The unit of gpu_settings.
-SETTINGS = "/etc/systemd/system/gpuops-settings.service"
+# The link that enables the unit of gpu_settings.
+SETTINGS = "/etc/systemd/system/multi-user.target.wants/gpuops-settings.service"
 
 
 class Clients:
@@ -33,13 +34,12 @@ class Clients:
         self._nvml, self._pauses, self._root = nvml, pauses, root
 
     def of(self, device: Device) -> list[Holder]:
-        """The processes that currently have the GPU open; none if the GPU does not answer."""
-        try:
-            mode = self._nvml.mode(device)
+        """The processes that currently have the GPU open, also if the GPU does not answer."""
+        instances: list[Instance] = []
+        with contextlib.suppress(DeviceError):
+            mode = device.device_id and self._nvml.mode(device)
             instances = self._nvml.instances(device) if mode and mode[0] else []
-            return read_holders(self._root, self._nvml, device, instances, files=True)
-        except DeviceError:
-            return []
+        return read_holders(self._root, self._nvml, device, instances, files=True)
 
     def stop(self, device: Device, units: t.Sequence[str], pids: t.Sequence[int]) -> None:
         """Stops services, and sends SIGTERM to other processes. Raises HostError if one is in a pod or does not end."""
@@ -94,10 +94,18 @@ class Clients:
                     self._pauses.start(unit, check=False)
 
 
+def forget_locks(uuid: str) -> None:
+    """Before a reset: the clocks of a GPU, or of all if uuid is empty, no longer count as locked for gpu_settings."""
+    if os.path.exists(f"{JOURNAL_ROOT}/gpu_settings.json"):
+        with Journal("gpu_settings", JOURNAL_ROOT) as journal:
+            for key in journal.of_kind("locked"):
+                if key.startswith(uuid):
+                    journal.forget("locked", key)
+
+
 def set_again(run: Runner) -> list[str]:
-    """Starts the unit again that applies the settings of gpu_settings, which GPUs forget in a reset. Returns warnings.
-    """
+    """Starts the unit of gpu_settings, which applies the settings that a reset has removed. Returns warnings."""
     unit = os.path.basename(SETTINGS)
-    if not os.path.exists(SETTINGS) or not run(["systemctl", "try-restart", unit], timeout=120, check=False).rc:
+    if not os.path.isfile(SETTINGS) or not run(["systemctl", "restart", unit], timeout=120, check=False).rc:
         return []
     return [f"{unit} has failed, so GPUs may have lost settings. For the cause: journalctl -u {unit}"]

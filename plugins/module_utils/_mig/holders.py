@@ -33,10 +33,11 @@ def read_holders(root: Root, nvml: Nvml, device: Device, instances: t.Sequence[I
     """The processes that use a GPU, sorted by pid, without WATCHERS and the driver's own daemons.
 
     files: whether to include processes that only have the GPU open, which blocks a reset, but no change of instances.
+    device: without device_id, it has no handle.
     """
     by_id = {instance.id: instance for instance in instances}
     found = [(process["pid"], process["name"], process["instance"], process["compute"])
-             for process in nvml.processes(device)]
+             for process in (nvml.processes(device) if device.device_id else ())]
     listed = {pid for pid, _name, _instance, _compute in found}
     if files:
         table = minors(root, [{"pci": device.pci, "minor": None}])

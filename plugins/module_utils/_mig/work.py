@@ -377,9 +377,10 @@ class MigRun:
         """
         from ansible_collections.gpuops.nvidia.plugins.module_utils._cdi import UNIT
         from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.apply import Executor
+        from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.clients import forget_locks
         from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.holders import Pauses
 
-        former, new = {}, set()
+        former, new, switched = {}, set(), False
         for plan in plans:
             gpu = plan.gpu
             if plan.steps:
@@ -389,6 +390,9 @@ class MigRun:
                 journal.keep("gpu", uuid, gpu.as_dict())
                 journal.note("gpu", uuid, planning.layout_json(plan.goal.enabled, plan.goal.layout))
                 former[gpu.pci] = (self._devices[gpu.pci], gpu.mode[0], gpu.layout)
+                if gpu.mode[0] != plan.goal.enabled:
+                    switched = True
+                    forget_locks(uuid)
         pauses = Pauses(self.command, journal)
         executor = Executor(self.nvml, pauses, self.root, former, allows(self.request.level, "reboot"))
         try:
@@ -397,7 +401,7 @@ class MigRun:
                 plans = [self._change(plan, executor, journal, plan.gpu.pci in new) for plan in plans]
                 self._devices.update(executor.devices)
                 self._check_result([plan for plan in plans if plan.steps and not plan.pending])
-            if any(plan.gpu.mode[0] != plan.goal.enabled for plan in plans if plan.steps and not plan.pending):
+            if switched:
                 self._set_again()
             if journal.get("cdi", UNIT) is not None:
                 self._refresh_cdi(journal)

@@ -98,6 +98,9 @@ class PersistentSettingsRun(SettingsRun):
         else:
             # The UUIDs of the GPUs are not known yet.
             steps = boot.present(b"", os.path.exists(STATE), assumed=True)
+            if not self.request.check:
+                later = [step.pending(self.no_driver()).as_dict() for step in steps]
+                return {**result, "pending": [*result["pending"], *later]}
         last = boot.execute(steps)
         if (result["changed"] or last["changed"]) and not self.request.check:
             boot.reset_failed()

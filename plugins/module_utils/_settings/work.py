@@ -43,6 +43,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._settings.planning i
 CONCERN = "gpu_settings"
 # The pending step for a GPU that cannot be read, whose steps are unknown.
 CONFIGURE = "set GPU settings"
+# The pending step for former settings while no GPU can be read, so that its steps are unknown.
+RESTORE = "restore GPU settings"
 # Kinds of entries of the journal, both by C(UUID/setting).
 _SETTING, _LOCKED = "setting", "locked"
 _BOOT_ID, _MODULE = "/proc/sys/kernel/random/boot_id", "/sys/module/nvidia"
@@ -93,18 +95,24 @@ class SettingsRun:
                 return self._gathered(journal)
             if not entries and not journal.entries:
                 return self._result()
-            self._require_driver(entries, journal)
+            if not entries and not self.nvml.available:
+                return self._restore_later(journal)
             return self.reach(entries, self.read(journal), journal)
 
-    def _require_driver(self, entries: t.Sequence[declared.Entry], journal: Journal) -> None:
-        why = self.nvml.error or "the NVIDIA driver is not installed."
-        if self.nvml.available or entries and self.request.check:
-            return
-        if entries:
-            raise HostError(f"Settings cannot be applied: {why}",
-                            "Install and load the driver first (gpuops.nvidia.nvidia_driver).")
-        raise HostError(f"The former settings cannot be restored: {why}",
-                        f"Load the driver, or delete {journal.path} to keep the current settings.")
+    def _restore_later(self, journal: Journal) -> Result:
+        if self.request.state == "absent":
+            raise HostError("The former settings cannot be restored: "
+                            f"{self.nvml.error or 'the NVIDIA driver is not installed.'}",
+                            f"Load the driver, or delete {journal.path} to keep the current settings.")
+        self.waiting.append(Step(RESTORE, "this host", "no setting is declared").pending(self.no_driver()))
+        return self._result()
+
+    def no_driver(self) -> str:
+        """Why settings have to wait if NVML does not answer. In site, the driver may wait for a reboot."""
+        error = self.nvml.error or ""
+        if "DRIVER_NOT_LOADED" in error:
+            return "the driver is not loaded yet"
+        return f"the driver does not answer: {error.rstrip('.')}" if error else "the NVIDIA driver is not installed"
 
     # -- reading
 
@@ -164,9 +172,17 @@ class SettingsRun:
     # -- planning
 
     def reach(self, entries: t.Sequence[declared.Entry], gpus: list[Gpu], journal: Journal) -> Result:
-        """Makes the GPUs as declared; restores what is not declared any more. Raises GpuopsError."""
+        """Makes the GPUs as declared; restores what is not declared any more. Without a driver, all steps of a run are
+        pending. Raises GpuopsError."""
         self._plan(entries, gpus, journal)
-        if not self.request.check:
+        if not self.nvml.available and not self.request.check:
+            why = self.no_driver()
+            self.plans = [plan._replace(changes=[], steps=[],
+                                        pending=[step.pending(why) for step in (*plan.steps, *plan.pending)])
+                          for plan in self.plans]
+            self.warnings.append(f"No setting is applied, because {why}. Install and load the driver (module "
+                                 "nvidia_driver), or reboot if it waits for a reboot, then run again.")
+        elif not self.request.check:
             self._change(journal)
         return self._result()
 

@@ -889,7 +889,7 @@ def test_settings_are_applied_again_after_a_change_of_the_mode(
         job = work_module.MigRun(request, model)  # type: ignore[arg-type]
         job.command = run
         job.run()
-        assert commands.count("systemctl try-restart gpuops-settings.service") == (started if present else 0)
+        assert commands.count("systemctl restart gpuops-settings.service") == (started if present else 0)
         assert len([one for one in job.warnings if "may have lost settings" in one]) == (started if present else 0)
         go(model, "all-disabled")
     go(model, "all-1g.10gb")
@@ -897,4 +897,20 @@ def test_settings_are_applied_again_after_a_change_of_the_mode(
                              model)  # type: ignore[arg-type]
     job.command, former = run, len(commands)
     job.run()
-    assert "systemctl try-restart gpuops-settings.service" not in commands[former:]
+    assert "systemctl restart gpuops-settings.service" not in commands[former:]
+
+
+def test_clocks_do_not_count_as_locked_after_a_change_of_the_mode(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reset unlocks them, which nobody can read. The other GPU keeps its lock."""
+    monkeypatch.setattr(clients, "JOURNAL_ROOT", str(tmp_path / "j"))
+    model = hosts()
+    with Journal("gpu_settings", str(tmp_path / "j")) as journal:
+        for device in model.devices():
+            journal.keep("locked", f"{model.uuid(device).lower()}/locked_memory_clocks", "this load")
+        every = list(journal.of_kind("locked"))
+    for level, selected, kept in (("never", "all-1g.10gb", every), ("idle", "all-1g.10gb", every[1:]),
+                                  ("idle", "all-disabled", every[1:])):
+        go(model, selected, devices=[A], level=level)
+        with Journal("gpu_settings", str(tmp_path / "j"), True) as journal:
+            assert list(journal.of_kind("locked")) == kept

@@ -128,6 +128,21 @@ def test_before_a_driver_the_steps_are_those_of_the_run(host: Booting, monkeypat
     monkeypatch.setattr(work.SettingsRun, "read", lambda _self, _journal: [
         work.Gpu(work._target(0, H100, "2330", "10de:16c1"), assumed=True)])
     assert last(host.lasting(HOPPER, check=True)) == [REMEMBER.format(host.state), INSTALL]
+    waits = host.lasting(HOPPER)
+    assert not waits["changed"] and waits["plan"] == [] and not host.path["STATE"].exists()
+    assert [step["id"] for step in waits["pending"]][-2:] == [REMEMBER.format(host.state), INSTALL]
+    assert {step["pending_reason"] for step in waits["pending"]} == {"the driver is not loaded yet"}
+
+
+def test_while_the_driver_is_not_loaded_the_next_boot_has_the_former_settings(
+        host: Booting, monkeypatch: pytest.MonkeyPatch) -> None:
+    host.lasting(HOPPER)
+    kept = host.path["STATE"].read_bytes()
+    host.gpus.sim("driver", "none")
+    monkeypatch.setattr(work.SettingsRun, "read", lambda _self, _journal: [
+        work.Gpu(work._target(0, H100, "2330", "10de:16c1"), assumed=True)])
+    waits = host.lasting({**HOPPER, "power_limit": 400})
+    assert not waits["changed"] and host.path["STATE"].read_bytes() == kept and last(waits) == []
 
 
 def test_the_unit_applies_what_the_driver_forgets(host: Booting) -> None:

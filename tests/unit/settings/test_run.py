@@ -241,7 +241,7 @@ def test_a_setting_that_does_not_stay_is_an_error(host: Host, monkeypatch: pytes
         host.go({"gpus": ["0"], "power_limit": 60})
 
 
-def test_without_a_driver_check_mode_plans_and_a_run_is_refused(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_driver_check_mode_plans_and_a_run_waits(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     bus = Bus((Function(H100, "10de", "2330", "10de:16c1", "0302", None),), (), False, None)
     monkeypatch.setattr(pci, "read_bus", lambda _root: bus)
     host.gpus.sim("driver", "none")
@@ -249,13 +249,41 @@ def test_without_a_driver_check_mode_plans_and_a_run_is_refused(host: Host, monk
     assert ids(done) == [f"set persistence mode: {H100} on", f"set power limit: {H100} 500 W",
                          f"lock graphics clocks: {H100} 1200-1800 MHz"]
     assert all(step["assumed"] for step in done["plan"]) and done["reset_required"] == []
-    assert "Settings cannot be applied: NVML cannot be used (DRIVER_NOT_LOADED)" in str(host.refused(ALL))
+    waits = host.go(ALL, HOPPER)
+    assert not waits["changed"] and waits["plan"] == waits["changes"] == waits["reset_required"] == []
+    assert [(step["id"], step["pending_reason"]) for step in waits["pending"]] == [
+        (step["id"], "the driver is not loaded yet") for step in done["plan"]] and not host.journal.exists()
+    assert host.run.warnings[-1] == (
+        "No setting is applied, because the driver is not loaded yet. Install and load the driver (module "
+        "nvidia_driver), or reboot if it waits for a reboot, then run again.")
     assert not host.go(state="absent")["changed"]
     host.gpus.sim("driver", "595.91.07")
     host.go(ALL)
     host.gpus.sim("driver", "none")
     with pytest.raises(HostError, match="The former settings cannot be restored"):
         host.go(state="absent")
+    for check in (False, True):
+        pending, = host.go(check=check)["pending"]
+        assert pending["id"] == "restore GPU settings: this host" and host.journal.exists()
+    host.gpus.sim("driver", "595.91.07")
+    assert len(host.go()["plan"]) == 3 and not host.journal.exists()
+
+
+@pytest.mark.parametrize(("error", "why"), [
+    (None, "the NVIDIA driver is not installed"),
+    ("NVML cannot be used (LIB_RM_VERSION_MISMATCH). Reload.",
+     "the driver does not answer: NVML cannot be used (LIB_RM_VERSION_MISMATCH). Reload")])
+def test_why_settings_wait_for_the_driver(host: Host, monkeypatch: pytest.MonkeyPatch, error: str | None,
+                                          why: str) -> None:
+    bus = Bus((Function(H100, "10de", "2330", "10de:16c1", "0302", None),), (), False, None)
+    monkeypatch.setattr(pci, "read_bus", lambda _root: bus)
+    nvml = SettingsNvml()
+    nvml.error = error
+    result = work.SettingsRun(work.Request("present", [HOPPER], "never", False), nvml).run()
+    assert {step["pending_reason"] for step in result["pending"]} == {why}
+    monkeypatch.setattr(pci, "read_bus", lambda _root: bus._replace(gpus=()))
+    with pytest.raises(HostError, match="This host has no NVIDIA GPU"):
+        work.SettingsRun(work.Request("present", [HOPPER], "never", False), nvml).run()
 
 
 def test_no_gpu_and_no_matching_entry(host: Host) -> None:
