@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import collections
 import hashlib
-import itertools
 import re
 import typing as t
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from dataclasses import dataclass
 from ansible_collections.gpuops.nvidia.plugins.module_utils import _proxy
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import allows
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import component, driver_files
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import releases
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import node_terms, releases
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.facts import NO_CLUSTER, ClusterFacts
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import Refusals, Refused
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import Release
@@ -467,15 +466,11 @@ def _selector(one: DaemonSetTarget, beside: t.Sequence[DaemonSetTarget]) -> dict
 
 def _affinity(policy: Policy) -> list[Data]:
     """The nodeSelectorTerms of the pods: the user's terms, each extended so that it excludes the Nodes of NVIDIADrivers
-    with a selector."""
-    required = policy.get("driver.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution") or {}
-    terms = [dict(term) for term in required.get("nodeSelectorTerms") or ()] or [{}]
-    if policy.pools:
-        # A selector does not match a Node on which one of its labels does not match.
-        absent = [[{"key": key, "operator": "NotIn", "values": [value]} for key, value in pool.node_selector.items()]
-                  for pool in policy.pools]
-        terms = [{**term, "matchExpressions": [*(term.get("matchExpressions") or ()), *expressions]}
-                 for term in terms for expressions in itertools.product(*absent)]
+    that select their own."""
+    terms = [dict(term) for term in node_terms.required(policy.get("driver.nodeAffinity"))] or [{}]
+    for pool in policy.pools:
+        terms = [node_terms.both(term, other) for term in terms
+                 for other in node_terms.others(pool.node_selector, pool.terms)]
     return [term for term in terms if term]
 
 

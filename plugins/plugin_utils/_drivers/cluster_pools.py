@@ -12,7 +12,7 @@ from __future__ import annotations
 import typing as t
 from dataclasses import dataclass, replace
 
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import releases
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import node_terms, releases
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.facts import ClusterFacts, Node, Nodes
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import Concerned, Refusals, Refused
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import Release, branch_of, version_key
@@ -67,11 +67,11 @@ def pools(policy: Policy, release: Release, nodes: Nodes, refused: list[Concerne
     grouped: dict[tuple[int, Situation], list[str]] = {}
     unfit: dict[tuple[str, str], list[str]] = {}
     for name in sorted(nodes):
-        takers = _nvidia_drivers(policy, nodes[name])
+        takers = _nvidia_drivers(policy, name, nodes[name])
         if len(takers) > 1:
             rivals = " and ".join(policy.pools[taker].name for taker in takers)
             unfit.setdefault((f"NVIDIADrivers {rivals} select the same Nodes",
-                              "Give them nodeSelectors that never select the same Node."), []).append(name)
+                              "Give them a nodeSelector or nodeAffinity that never selects the same Node."), []).append(name)
         if len(takers) != 1:
             continue
         which = takers[0]
@@ -334,11 +334,13 @@ def _supports(pool: Pool, text: str, release: Release) -> bool:
     return True
 
 
-def _nvidia_drivers(policy: Policy, node: Node) -> list[int]:
-    """The indexes of the policy's NVIDIADrivers whose selectors select a Node. If there are none, C([-1]) for the
-    driver of all other Nodes, or an empty list if the policy has no such driver."""
-    takers = [number for number, one in enumerate(policy.pools) if one.node_selector.items() <= node["labels"].items()]
-    return takers or ([-1] if policy.fallback else [])
+def _nvidia_drivers(policy: Policy, name: str, node: Node) -> list[int]:
+    """The indexes of the policy's NVIDIADrivers that select a Node. If there are none, C([-1]) for the driver of all
+    other Nodes, or an empty list if the policy has no such driver or its affinity leaves out the Node."""
+    takers = [number for number, one in enumerate(policy.pools) if one.selects(name, node["labels"])]
+    rest = node_terms.required(policy.get("driver.nodeAffinity"))
+    fits = policy.fallback and (not rest or any(node_terms.matches(term, name, node["labels"]) for term in rest))
+    return takers or ([-1] if fits else [])
 
 
 def is_digest(policy: Policy) -> bool:

@@ -153,7 +153,8 @@ def _host(space: Universe, situation: Situation, request: Request) -> t.Iterator
     if request.vgpu and request.cluster:
         yield Constraint("vgpu", "driverType requests a vGPU driver, which is built in the container",
                          space.where(lambda driver: not driver.signed))
-    if (situation.vgpu or request.vgpu) and not request.grid:
+    # On a host, the version of the guest driver does not say where it comes from.
+    if (situation.vgpu or request.vgpu) and not (request.grid and request.cluster):
         machine = "Node" if request.cluster else "host"
         what = f"this {machine} is a vGPU guest" if situation.vgpu else "driverType is vgpu"
         text = f"{what}: the guest driver is only in the NVIDIA Licensing Portal, not in a repository"

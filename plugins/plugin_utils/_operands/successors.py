@@ -16,9 +16,10 @@ import functools
 import typing as t
 from dataclasses import replace
 
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import node_terms
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untolerated_taints import untolerated
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.changes import Change
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import MPS_DAEMON, Live, Object, label_of
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import MPS_DAEMON, Object, label_of
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.workloads import required_terms
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import pending_changes
 
@@ -77,7 +78,7 @@ def selects(daemon_set: Object, labels: t.Mapping[str, str]) -> bool:
     selector = daemon_set["spec"]["selector"]
     exact, expressions = selector.get("matchLabels") or {}, selector.get("matchExpressions") or ()
     return bool(exact or expressions) and exact.items() <= labels.items() and all(
-        _holds(one, labels) for one in expressions)
+        node_terms.holds(one, labels) for one in expressions)
 
 
 def time_to_start(daemon_set: Object) -> float:
@@ -106,28 +107,4 @@ def runs_on(daemon_set: Object, node: Object, effects: t.Collection[str] = ("NoE
     terms = required_terms(spec)
     return bool((spec.get("nodeSelector") or {}).items() <= labels.items()
                 and not untolerated(taints, spec.get("tolerations") or ())
-                and (terms is None or any(_term(one, node) for one in terms)))
-
-
-def _term(term: Live, node: Object) -> bool:
-    """Whether a Node matches all expressions of a term. An empty term matches no Node."""
-    labels, fields = node["metadata"].get("labels") or {}, {"metadata.name": node["metadata"]["name"]}
-    expressions, places = term.get("matchExpressions") or (), term.get("matchFields") or ()
-    return bool(expressions or places) and all(_holds(one, labels) for one in expressions) and all(
-        _holds(one, fields) for one in places)
-
-
-def _holds(expression: Live, there: t.Mapping[str, str]) -> bool:
-    key, operator = str(expression["key"]), str(expression["operator"])
-    values: t.Sequence[str] = expression.get("values") or ()
-    if operator in ("Exists", "DoesNotExist"):
-        return (key in there) == (operator == "Exists")
-    if operator == "NotIn":
-        return there.get(key) not in values
-    if operator == "In":
-        return there.get(key) in values
-    try:
-        have, bound = int(there[key]), int(values[0])
-    except (KeyError, ValueError, IndexError):
-        return False
-    return have > bound if operator == "Gt" else have < bound
+                and (terms is None or any(node_terms.matches(one, node["metadata"]["name"], labels) for one in terms)))

@@ -9,6 +9,7 @@ NVIDIADriver and GPUCluster nvidia.com/v1alpha1, values.yaml). Keys that a later
 
 from __future__ import annotations
 
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.node_terms import OPERATORS
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.schema import Form, Keys, Needed, Schema
 
 VARIABLES: Schema = [{"name": Needed("str"), "value": "str"}]
@@ -30,8 +31,12 @@ POD_SECURITY: Keys = {
     "supplementalGroupsPolicy": "str", "supplementalGroups": "any", "sysctls": "objects", "seLinuxOptions": "map",
     "seLinuxChangePolicy": "str", "seccompProfile": "map", "appArmorProfile": "map", "windowsOptions": "map",
 }
+NODE_TERMS: Schema = [{
+    "matchExpressions": [{"key": Needed("str"), "operator": Needed(OPERATORS), "values": "strs"}],
+    "matchFields": [{"key": Needed(("metadata.name",)), "operator": Needed(("In", "NotIn")), "values": "strs"}],
+}]
 NODE_AFFINITY: Keys = {
-    "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": Needed("objects")},
+    "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": Needed(NODE_TERMS)},
     "preferredDuringSchedulingIgnoredDuringExecution": "objects",
 }
 IMAGE: Keys = {

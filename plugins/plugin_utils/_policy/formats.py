@@ -12,6 +12,7 @@ import typing as t
 from dataclasses import dataclass, replace
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import node_terms
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import Release
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.schema import (
     Schema,
@@ -48,11 +49,24 @@ class Source:
 
 @dataclass(frozen=True)
 class DriverPool:
-    """An NVIDIADriver with a node selector. spec: C({driver, gds, gdrcopy}) as in L(Policy), with the same defaults."""
+    """An NVIDIADriver for the Nodes that match its node selector and one of the terms of its node affinity, if it has
+    any. spec: C({driver, gds, gdrcopy}) as in L(Policy), with the same defaults."""
 
     name: str
     node_selector: t.Mapping[str, str]
+    terms: t.Sequence[Section]
     spec: Section
+
+    def selects(self, name: str, labels: t.Mapping[str, str]) -> bool:
+        """Whether it selects a Node."""
+        return self.node_selector.items() <= labels.items() and (
+            not self.terms or any(node_terms.matches(term, name, labels) for term in self.terms))
+
+    @property
+    def keys(self) -> str:
+        """Its keys that select Nodes."""
+        return " and ".join([*(["nodeSelector"] if self.node_selector else []),
+                             *(["nodeAffinity"] if self.terms else [])])
 
 
 @dataclass(frozen=True)
@@ -63,8 +77,8 @@ class Policy:
     file or the variable that contains it; spec: in the structure of L(format_schemas.COMMON), with the defaults of the
     release; mig_config: the document of mig-parted in the values of the chart, or None; sharing: the configuration of
     the device plugin in these values, or None; release: the version whose defaults are used; sources: the documents;
-    pools: NVIDIADrivers with a node selector; spec applies to all other Nodes; fallback: False if other Nodes get no
-    driver, because all NVIDIADrivers have a selector; driver_name: the name of the NVIDIADriver in spec.driver, empty
+    pools: NVIDIADrivers that select Nodes; spec applies to all other Nodes; fallback: False if other Nodes get no
+    driver, because all NVIDIADrivers select Nodes; driver_name: the name of the NVIDIADriver in spec.driver, empty
     if this is the section of another format; module_parameters: C({module: {parameter: value}}) from the ConfigMap that
     driver.kernelModuleConfig references, None if it is not in the values.
     """
@@ -325,11 +339,12 @@ def _policy(kind: str, origin: str, documents: t.Sequence[tuple[Document, str]],
     pools, default = _pools(drivers, base, alone=main is None)
     if default is not None:
         spec = _with_driver(spec, default[1])
-    without = [name for name, own in drivers if not own["driver"].get("nodeSelector")]
+    without = [name for name, own in drivers if not _selecting(own)]
     if default and without and without != [default[0]]:
         without.remove(default[0])
         warnings.append(f"NVIDIADriver {', '.join(without)} is ignored, because NVIDIADriver {default[0]} has no "
-                        "nodeSelector and applies to all Nodes that no other nodeSelector selects.")
+                        "nodeSelector and no required nodeAffinity, and applies to all Nodes that no other one "
+                        "selects.")
     warnings += [f"{section}.config.data is ignored, because {section}.config.create is not true."
                  for section in ("migManager", "devicePlugin", "dcgmExporter")
                  if _config(spec, section).get("data") and not _config(spec, section).get("create")]
@@ -344,7 +359,7 @@ def _policy(kind: str, origin: str, documents: t.Sequence[tuple[Document, str]],
     sources = tuple(Source(form, _name(document.data) if form != "values" else "", without_null(_spec(document, form))
                            if form != "values" else _spec(document, form)) for document, form in documents)
     return Policy(kind, origin, merge(base, spec), mig_config, sharing, tuple(warnings), release.version, sources,
-                  pools, fallback=not pools or any(not own["driver"].get("nodeSelector") for _driver, own in drivers),
+                  pools, fallback=not pools or not all(_selecting(own) for _driver, own in drivers),
                   driver_name=default[0] if default else _chart_driver(kind, spec, drivers),
                   module_parameters=kernel_module_config.find(
                       objects, get_path(spec, "driver.kernelModuleConfig.name")))
@@ -412,15 +427,24 @@ def _common_spec(document: Document, kind: str, release: Release, warnings: list
 
 def _pools(drivers: t.Sequence[tuple[str, Data]], base: Data,
            alone: bool) -> tuple[tuple[DriverPool, ...], tuple[str, Data] | None]:
-    """(NVIDIADrivers with a selector, (name, spec) of the NVIDIADriver for all other Nodes). alone: whether there are
-    no other documents; a single NVIDIADriver then applies to all other Nodes, even if it has a selector."""
+    """(NVIDIADrivers that select Nodes, (name, spec) of the NVIDIADriver for all other Nodes). alone: whether there are
+    no other documents; a single NVIDIADriver then applies to all other Nodes, even if it selects Nodes."""
     base_spec = {key: base[key] for key in ("driver", *translate.BESIDE_DRIVER)}
-    pools = tuple(DriverPool(name, spec["driver"]["nodeSelector"], merge(base_spec, spec)) for name, spec in drivers
-                  if spec["driver"].get("nodeSelector"))
-    rest = [(name, spec) for name, spec in drivers if not spec["driver"].get("nodeSelector")]
-    # An NVIDIADriver without a selector selects all Nodes, and takes precedence over the default NVIDIADriver.
+    pools = tuple(DriverPool(name, spec["driver"].get("nodeSelector") or {},
+                             node_terms.required(spec["driver"].get("nodeAffinity")), merge(base_spec, spec))
+                  for name, spec in drivers if _selecting(spec))
+    rest = [(name, spec) for name, spec in drivers if not _selecting(spec)]
+    # An NVIDIADriver that selects no Nodes is for all of them, and takes precedence over the default NVIDIADriver.
     rest.sort(key=lambda driver: bool(driver[1]["driver"].get("default")))
     return pools, rest[0] if rest else drivers[0] if alone and len(drivers) == 1 else None
+
+
+def _selecting(spec: Section) -> bool:
+    """Whether an NVIDIADriver is only for Nodes that it selects. The affinity of the default NVIDIADriver limits the
+    Nodes that no other one selects."""
+    driver = spec["driver"]
+    return bool(driver.get("nodeSelector") or not driver.get("default")
+                and node_terms.required(driver.get("nodeAffinity")))
 
 
 def _with_driver(spec: Data, driver: Data) -> Data:
@@ -459,8 +483,8 @@ def unsupported_on_hosts(policy: Policy) -> list[str]:
                      "'vgpu'")
     if policy.driver_type not in ("gpu", "vgpu"):
         parts.append(f"spec.driverType: {policy.driver_type!r} is not supported on hosts; allowed: 'gpu', 'vgpu'")
-    selecting = [(pool.name, "nodeSelector") for pool in policy.pools if not policy.fallback]
-    if policy.get("driver.nodeAffinity"):
+    selecting = [(pool.name, pool.keys) for pool in policy.pools if not policy.fallback]
+    if policy.get("driver.nodeAffinity") and policy.fallback:
         selecting.append((policy.driver_name, "nodeAffinity"))
     parts += [f"NVIDIADriver {name}: spec.{key}: hosts have no Node labels; use an NVIDIADriver without it, or groups "
               "of the inventory" for name, key in selecting]

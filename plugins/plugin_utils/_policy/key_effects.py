@@ -189,12 +189,13 @@ def _is_replaced(path: str) -> bool:
 
 
 def _about_pools(policy: Policy, placement: str, places: t.Mapping[str, str]) -> list[str]:
-    """A note about NVIDIADrivers that have no effect on hosts because of their node selector."""
-    left = [pool.name for pool in policy.pools if pool.name != policy.driver_name]
+    """A note about NVIDIADrivers that have no effect on hosts because they select Nodes."""
+    left = [pool for pool in policy.pools if pool.name != policy.driver_name]
     if placement == "cluster" or not left or not _applies(policy, "driver.enabled", placement, places):
         return []
-    return [f"NVIDIADriver {some_of(left, _NAMED)}: no effect on hosts: hosts have no Node labels for its "
-            "nodeSelector; set the variables of the role driver for groups of the inventory."]
+    keys = " or ".join(dict.fromkeys(one.keys for one in left))
+    return [f"NVIDIADriver {some_of([one.name for one in left], _NAMED)}: no effect on hosts: hosts have no Node "
+            f"labels for its {keys}; set the variables of the role driver for groups of the inventory."]
 
 
 def shortened(paths: t.Sequence[str], every: t.Iterable[str] = ()) -> list[str]:

@@ -9,8 +9,10 @@ Source: the resource definitions, the code and the chart's own checks (templates
 from __future__ import annotations
 
 import itertools
+import re
 import typing as t
 
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import node_terms
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.schema import fault_at
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Section
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.yamltext import Document
@@ -32,7 +34,8 @@ def document_faults(kind: str, document: Document, root: tuple[str, ...]) -> lis
                                           "kernel; write the branch, such as '595'"))
     for apply in _BY_KIND.get(kind, ()):
         found += apply(spec)
-    return [fault_at(document, (*root, *path.split(".")), text) for path, text in found]
+    return [fault_at(document, (*root, *(int(key) if key.isdecimal() else key for key in path.split("."))), text)
+            for path, text in found]
 
 
 def _nvidia_driver_faults(spec: Section) -> list[tuple[str, str]]:
@@ -43,7 +46,39 @@ def _nvidia_driver_faults(spec: Section) -> list[tuple[str, str]]:
                                       "not have a selector; remove nodeSelector, or set default to false"))
     if _RESERVED in selector:
         found.append(("nodeSelector", f"the label {_RESERVED} is reserved for the GPU Operator; use another label"))
+    return found + _affinity_faults(spec)
+
+
+def _affinity_faults(spec: Section) -> list[tuple[str, str]]:
+    """Faults of terms that the API server refuses in a pod, or that select no Node."""
+    path = "nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution"
+    if get_path(spec, path) is None:
+        return []
+    path, found = f"{path}.nodeSelectorTerms", []
+    terms = node_terms.required(spec["nodeAffinity"])
+    if not terms:
+        found.append((path, "a term is missing; add one, or remove nodeAffinity"))
+    for index, term in enumerate(terms):
+        expressions = [(f"{path}.{index}.{kind}.{number}", one) for kind in ("matchExpressions", "matchFields")
+                       for number, one in enumerate((term or {}).get(kind) or ())]
+        if not expressions:
+            found.append((f"{path}.{index}", "a term without expressions selects no Node; add one, or remove the term"))
+        found += [(f"{where}.values", text) for where, one in expressions for text in _values_fault(one, ".matchFields." in where)]
     return found
+
+
+def _values_fault(expression: Section, of_field: bool) -> list[str]:
+    """The fault of the values of an expression, if they have one. of_field: whether it compares a field."""
+    operator, values = expression["operator"], expression.get("values") or ()
+    if of_field:
+        return [] if len(values) == 1 else ["one value is needed, the name of a Node"]
+    if operator in ("Exists", "DoesNotExist"):
+        return [f"the operator {operator} takes no values; remove them"] if values else []
+    if operator in ("In", "NotIn"):
+        return [] if values else [f"the operator {operator} needs one value or more"]
+    if len(values) == 1 and re.fullmatch("-?[0-9]+", values[0], re.ASCII):
+        return []
+    return [f"the operator {operator} needs one whole number in quotes, such as '5'"]
 
 
 def _values_faults(spec: Section) -> list[tuple[str, str]]:
@@ -82,13 +117,23 @@ def driver_faults(drivers: t.Sequence[tuple[str, Section]]) -> list[str]:
     defaults = [name for name, spec in drivers if spec.get("default")]
     if len(defaults) > 1:
         found.append(f"NVIDIADrivers {', '.join(defaults)} all have default: true; only one may have it")
-    others = [(name, spec.get("nodeSelector") or {}) for name, spec in drivers if not spec.get("default")]
-    for (one, wider), (other, narrower) in itertools.combinations(others, 2):
-        if wider.items() <= narrower.items() or narrower.items() <= wider.items():
-            found.append(f"NVIDIADrivers {one} ({_selector(wider)}) and {other} ({_selector(narrower)}) select the "
+    others = [(name, spec) for name, spec in drivers if not spec.get("default")]
+    for (one, its), (other, own) in itertools.combinations(others, 2):
+        if _selects_all_of(its, own) or _selects_all_of(own, its):
+            found.append(f"NVIDIADrivers {one} ({_selected(its)}) and {other} ({_selected(own)}) select the "
                          "same Nodes; use selectors that exclude each other, or set default to true in one of them")
     return found
 
 
-def _selector(selector: Section) -> str:
-    return ", ".join(f"{key}={value}" for key, value in sorted(selector.items())) or "all Nodes with a GPU"
+def _selects_all_of(wider: Section, narrower: Section) -> bool:
+    """Whether an NVIDIADriver certainly selects all Nodes that another one selects. What two different affinities
+    select is known only when the Nodes are read."""
+    terms = node_terms.required(wider.get("nodeAffinity"))
+    return bool((wider.get("nodeSelector") or {}).items() <= (narrower.get("nodeSelector") or {}).items()
+                and (not terms or terms == node_terms.required(narrower.get("nodeAffinity"))))
+
+
+def _selected(spec: Section) -> str:
+    chosen = [f"{key}={value}" for key, value in sorted((spec.get("nodeSelector") or {}).items())]
+    chosen += ["its nodeAffinity"] if node_terms.required(spec.get("nodeAffinity")) else []
+    return ", ".join(chosen) or "all Nodes with a GPU"

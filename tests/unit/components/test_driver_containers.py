@@ -67,8 +67,12 @@ def lets_in(spec: dict[str, Any], labels: dict[str, str]) -> bool:
 
 
 def _holds(expression: dict[str, Any], labels: dict[str, str]) -> bool:
-    within = labels.get(expression["key"]) in expression["values"]
-    return within if expression["operator"] == "In" else not within
+    have, values = labels.get(expression["key"]), expression.get("values", [])
+    number = int(have) if have and have.isdecimal() else None
+    return {"In": have in values, "NotIn": have not in values, "Exists": have is not None, "DoesNotExist": have is None,
+            "Gt": number is not None and bool(values) and values[0].isdecimal() and number > int(values[0]),
+            "Lt": number is not None and bool(values) and values[0].isdecimal() and number < int(values[0])}[
+                expression["operator"]]
 
 
 def test_each_system_gets_its_own_image() -> None:
@@ -253,6 +257,74 @@ def test_nvidia_drivers_beside_a_cluster_policy() -> None:
     toolkit = made["DaemonSet/nvidia-container-toolkit-daemonset"]["spec"]["template"]
     assert "mine" not in toolkit["metadata"]["labels"]
     assert toolkit["spec"]["tolerations"] == shared["tolerations"]
+
+
+def affinity(*terms: list[tuple[str, ...]]) -> dict[str, Any]:
+    """A required node affinity of terms of (key, operator, values...)."""
+    return {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
+        {"matchExpressions": [{"key": key, "operator": operator, **({"values": values} if values else {})}
+                              for key, operator, *values in term]} for term in terms]}}
+
+
+def test_an_affinity_decides_which_nodes_an_nvidia_driver_gets() -> None:
+    given = [driver("a", version="580.173.02", default=False, nodeAffinity=affinity([("pool", "In", "volta")])),
+             driver("b", version="595.91.07")]
+    cluster = facts(labelled(UBUNTU22, pool="volta"), labelled(UBUNTU22))
+    assert served(given, cluster) == {"n1": ["nvidia-gpu-driver-a-ubuntu22.04 580.173.02-ubuntu22.04"],
+                                      "n2": ["nvidia-gpu-driver-b-ubuntu22.04 595.91.07-ubuntu22.04"]}
+    made = plan(given, cluster)
+    assert [one["nodes"] for one in made["pools"]] == [["n1"], ["n2"]] and not any("NVIDIADriver" in one
+                                                                                  for one in made["notes"])
+
+
+@pytest.mark.parametrize("terms", [
+    [[("pool", "In", "volta")]], [[("pool", "NotIn", "volta", "hopper")]], [[("pool", "Exists")]],
+    [[("pool", "DoesNotExist")]], [[("slots", "Gt", "4")]], [[("slots", "Lt", "4")]],
+    [[("pool", "In", "volta"), ("slots", "Gt", "4")]], [[("pool", "In", "volta")], [("slots", "Lt", "4")]],
+    [[("pool", "In", "volta"), ("slots", "Lt", "5")], [("pool", "DoesNotExist"), ("slots", "Exists")]]])
+@pytest.mark.parametrize("selector", [{}, {"zone": "a"}])
+def test_each_node_gets_one_driver_with_any_affinity(terms: Any, selector: dict[str, str]) -> None:
+    """The DaemonSet of the default NVIDIADriver leaves out exactly the Nodes that the other one selects, as planned."""
+    given = [driver("a", version="580.173.02", default=False, nodeAffinity=affinity(*terms),
+                    **({"nodeSelector": selector} if selector else {})), driver("b", version="595.91.07")]
+    labels = [{**pool, **slots, **zone} for pool in ({}, {"pool": "volta"}, {"pool": "other"})
+              for slots in ({}, {"slots": "4"}, {"slots": "5"}, {"slots": "3"}) for zone in ({}, {"zone": "a"})]
+    cluster = facts(*(labelled(UBUNTU22, **one) for one in labels))
+    want = {name: f"nvidia-gpu-driver-{'a' if a else 'b'}-ubuntu22.04" for name, a in (
+        (name, selector.items() <= one["labels"].items() and any(all(
+            _holds({"key": key, "operator": operator, "values": values}, one["labels"])
+            for key, operator, *values in term) for term in terms)) for name, one in cluster["nodes"].items())}
+    assert {name: [one.split()[0] for one in found] for name, found in served(given, cluster).items()} == {
+        name: [one] for name, one in want.items()}
+    assert {name: pool["driver"]["version"] for pool in plan(given, cluster)["pools"] for name in pool["nodes"]} == {
+        name: "580.173.02" if "driver-a-" in one else "595.91.07" for name, one in want.items()}
+
+
+def test_an_affinity_can_name_a_node() -> None:
+    named = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
+        {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n2"]}]}]}}
+    made = objects([driver("a", version="580.173.02", default=False, nodeAffinity=named), driver("b")],
+                   facts(labelled(UBUNTU22), labelled(UBUNTU22)))
+    spec = made["DaemonSet/nvidia-gpu-driver-b-ubuntu22.04"]["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]
+    assert spec["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"] == [
+        {"matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": ["n2"]}]}]
+    assert "DaemonSet/nvidia-gpu-driver-a-ubuntu22.04" in made
+
+
+def test_nodes_that_no_affinity_selects_get_no_driver() -> None:
+    """The affinity of the default NVIDIADriver limits the Nodes that no other one selects."""
+    given = [driver("b", nodeAffinity=affinity([("pool", "Exists")]))]
+    made = plan(given, facts(labelled(UBUNTU22, pool="x"), labelled(UBUNTU22)))
+    assert [one["nodes"] for one in made["pools"]] == [["n1"]]
+    assert any(one.startswith("n2: no NVIDIADriver selects it") for one in made["notes"])
+
+
+def test_affinities_that_select_one_node() -> None:
+    given = [driver("a", default=False, nodeAffinity=affinity([("zone", "Exists")])),
+             driver("b", default=False, nodeAffinity=affinity([("rack", "Exists")]))]
+    assert plan(given, facts(labelled(UBUNTU22, zone="a"), labelled(UBUNTU22, rack="1")))["rejected"] == {}
+    with pytest.raises(PolicyError, match="n1: NVIDIADrivers a and b select the same Nodes"):
+        plan(given, facts(labelled(UBUNTU22, zone="a", rack="1")))
 
 
 def test_nvidia_drivers_that_want_one_node() -> None:

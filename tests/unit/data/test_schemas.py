@@ -29,6 +29,8 @@ GOOD: list[dict[str, Any]] = [
     {**CLUSTER_POLICY, "spec": {"toolkit": {"env": [{"name": "A", "value": "1"}, {"name": "B"}],
                                             "resources": {"limits": {"cpu": 1, "memory": "1Gi"}}}}},
     {**DRIVER, "spec": {"driverType": "gpu", "nodeSelector": {"pool": "blue"}, "licensingConfig": {"name": "l"}}},
+    {**DRIVER, "spec": {"driverType": "gpu", "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
+        "nodeSelectorTerms": [{"matchExpressions": [{"key": "a", "operator": "In", "values": ["b"]}]}]}}}},
     {**CLUSTER, "spec": {"draDriver": {"featureGates": {"IMEX": True}, "gpus": {"kubeletPlugin": {
         "healthcheck": {"port": 65535}}}}}},
     {**ARTICLE, "spec": {"driver": {"enabled": True, "version": "470.82.01"}, "cuda": {"version": "11.4"}}},
@@ -44,6 +46,8 @@ BAD: list[dict[str, Any]] = [
     {**CLUSTER_POLICY, "spec": {"mig": {"strategy": "several"}}}, {**DRIVER, "spec": {"driverType": "cpu"}},
     {**DRIVER, "spec": {"nodeSelector": {"pool": 1}}}, {**ARTICLE, "spec": {"toolkit": {}}},
     {**CLUSTER, "spec": {"draDriver": {"gpus": {"kubeletPlugin": {"healthcheck": {"port": 65536}}}}}},
+    {**DRIVER, "spec": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
+        {"matchExpressions": [{"key": "a", "operator": "Is"}]}]}}}},
 ]
 REGISTRY: Registry[Any] = Registry().with_resources(
     (name, Resource.from_contents(content)) for name, content in FILES.items())

@@ -88,9 +88,11 @@ CASES: list[t.Any] = [
     # The guest driver of vGPU is in no repository: it needs a .run file of the licence portal, or an own image.
     ("vgpu", here(vgpu=True), Request(), lambda one: True),
     ("vgpu", here(vgpu=True), Request(runfile=True), lambda one: one.source != "runfile"),
-    ("vgpu", here(vgpu=True), Request(grid=True), None),
+    ("vgpu", here(vgpu=True), Request(grid=True), lambda one: True),
+    ("vgpu", here(vgpu=True), Request(runfile=True, grid=True), lambda one: one.source != "runfile"),
+    ("driver.repository", here(vgpu=True), Request(cluster=True, grid=True), None),
     ("vgpu", HOST, Request(vgpu=True), lambda one: True),
-    ("vgpu", HOST, Request(vgpu=True, grid=True), None),
+    ("vgpu", HOST, Request(vgpu=True, grid=True), lambda one: True),
     ("vgpu", HOST, Request(), None),
     ("driver.repository", here(vgpu=True), CLUSTER, lambda one: True),
     ("driver.repository", here(vgpu=True), Request(cluster=True, own_image=True), None),

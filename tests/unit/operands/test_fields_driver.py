@@ -124,7 +124,7 @@ SECTION: list[tuple[str, Any, dict[str, Any], dict[str, Any]]] = [
         "nodeSelector.feature.node.kubernetes.io/kernel-version.full": KERNEL,
         f"{MAIN}.image": f"nvcr.io/nvidia/driver:580-{KERNEL}-ubuntu22.04"}),
 ]
-NODE_TERM = {"matchExpressions": [{"key": "rack", "operator": "In", "values": ["1"]}]}
+NODE_TERM = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": ["n1"]}]}
 OF_NVIDIA_DRIVER: list[tuple[str, Any, dict[str, Any], dict[str, Any]]] = [
     ("args", ["x"], {}, {f"{MAIN}.args": ["init", "x"]}),
     ("usePrecompiled", True, {"version": "580"}, {

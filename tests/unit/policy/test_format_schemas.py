@@ -39,7 +39,8 @@ CASES = [(kind, path, type_) for kind, name in (
     ("GPUCluster", "gpu_cluster_keys.txt"), ("values", "cluster_policy_keys.txt"),
     ("values", "values_keys.txt")) for path, type_ in keys(name)]
 # Well-formed values that hosts cannot follow.
-TERMS: dict[str, Any] = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": []}}
+TERMS: dict[str, Any] = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
+    {"matchExpressions": [{"key": "a", "operator": "Exists"}]}]}}
 REFUSED_ON_HOSTS = [("NVIDIADriver", "nodeSelector", {"a": "b"}), ("NVIDIADriver", "nodeAffinity", TERMS),
                     ("NVIDIADriver", "driverType", "vgpu-host-manager")]
 

@@ -201,6 +201,12 @@ def resource(kind: str, name: str = "one", **spec: Any) -> dict[str, Any]:
     return {"apiVersion": f"nvidia.com/{version}", "kind": kind, "metadata": {"name": name}, "spec": spec}
 
 
+def affinity(*expressions: tuple[str, ...]) -> dict[str, Any]:
+    """A required node affinity with one term of expressions, each (key, operator, values...)."""
+    return {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": [
+        {"key": key, "operator": operator, "values": values} for key, operator, *values in expressions]}]}}
+
+
 MAIN = resource("ClusterPolicy", driver={"useNvidiaDriverCRD": True, "version": "595.91.07"})
 GPU_CLUSTER = resource("GPUCluster", draDriver={"image": "dra", "featureGates": {"IMEX": True}})
 
@@ -266,6 +272,24 @@ def test_a_list_as_kubectl_writes_it(tmp_path: pathlib.Path) -> None:
       resource("NVIDIADriver", "b", nodeSelector={"x": "1", "y": "2"})],
      ["NVIDIADrivers a (x=1) and b (x=1, y=2) select the same Nodes"]),
     ([resource("NVIDIADriver", "a"), resource("NVIDIADriver", "b", nodeSelector={"x": "1"})], ["a (all Nodes"]),
+    ([resource("NVIDIADriver", "a"), resource("NVIDIADriver", "b", nodeAffinity=affinity(("x", "Exists")))],
+     ["a (all Nodes with a GPU) and b (its nodeAffinity) select the same Nodes"]),
+    ([resource("NVIDIADriver", "a", nodeAffinity=affinity(("x", "Exists"))),
+      resource("NVIDIADriver", "b", nodeAffinity=affinity(("x", "Exists")), nodeSelector={"y": "2"})],
+     ["a (its nodeAffinity) and b (y=2, its nodeAffinity) select the same Nodes"]),
+    (resource("NVIDIADriver", nodeAffinity=affinity(
+        ("a", "In"), ("b", "Exists", "1"), ("c", "Gt", "x"), ("d", "Lt", "1", "2"), ("e", "In", "1"))),
+     ["has 4 faults", "spec.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0]."
+      "matchExpressions[0].values: the operator In needs one value or more",
+      "[1].values: the operator Exists takes no values", "[2].values: the operator Gt needs one whole number",
+      "[3].values: the operator Lt needs one whole number"]),
+    (resource("NVIDIADriver", nodeAffinity=affinity()), ["nodeSelectorTerms[0]: a term without expressions selects no"]),
+    (resource("NVIDIADriver", nodeAffinity={"requiredDuringSchedulingIgnoredDuringExecution": {
+        "nodeSelectorTerms": []}}), ["nodeSelectorTerms: a term is missing"]),
+    (resource("NVIDIADriver", nodeAffinity=affinity(("a", "Is", "b"))), ["'Is' is not allowed; allowed: 'In', 'NotIn'"]),
+    (resource("NVIDIADriver", nodeAffinity={"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
+        {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["a", "b"]}]}]}}),
+     ["matchFields[0].values: one value is needed, the name of a Node"]),
     (resource("NVIDIADriver", default=True, nodeSelector={"a": "b"}), ["spec.nodeSelector: the default NVIDIADriver"]),
     (resource("NVIDIADriver", nodeSelector={"nvidia.com/gpu-operator.driver.owner": "b"}), ["is reserved for"]),
     (resource("ClusterPolicy", driver={"usePrecompiled": True, "version": "sha256:1"}),
@@ -313,6 +337,22 @@ def test_selectors_that_need_not_overlap_are_accepted() -> None:
     said = formats.unsupported_on_hosts(policy)
     assert not policy.fallback and all("hosts have no Node labels" in one for one in said)
     assert [one.split(":")[0] for one in said] == [f"NVIDIADriver {pool.name}" for pool in policy.pools]
+
+
+def test_an_affinity_selects_nodes_as_a_selector_does() -> None:
+    """The default NVIDIADriver is used on hosts, and its own affinity would be refused there."""
+    given = [resource("NVIDIADriver", "a", nodeAffinity=affinity(("pool", "In", "volta"))),
+             resource("NVIDIADriver", "b", nodeAffinity=affinity(("pool", "In", "hopper")), nodeSelector={"x": "1"}),
+             resource("NVIDIADriver", "c", default=True, version="595.91.07")]
+    policy = formats.read(given, NEWEST)
+    assert (policy.driver_name, policy.get("driver.version"), policy.warnings) == ("c", "595.91.07", ())
+    assert [(pool.name, pool.keys) for pool in policy.pools] == [("a", "nodeAffinity"),
+                                                                 ("b", "nodeSelector and nodeAffinity")]
+    assert policy.fallback and formats.unsupported_on_hosts(policy) == []
+    assert [one.split(": hosts")[0] for one in formats.unsupported_on_hosts(formats.read(given[:2], NEWEST))] == [
+        "NVIDIADriver a: spec.nodeAffinity", "NVIDIADriver b: spec.nodeSelector and nodeAffinity"]
+    limited = formats.read([resource("NVIDIADriver", "c", default=True, nodeAffinity=affinity(("x", "Exists")))], NEWEST)
+    assert not limited.pools and "NVIDIADriver c: spec.nodeAffinity" in formats.unsupported_on_hosts(limited)[0]
 
 
 def test_drivers_count_only_where_the_cluster_policy_says_so() -> None:
