@@ -20,6 +20,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import (
     host_nodes,
     inventory_vars,
     settings,
+    unused,
     variable_names,
     windows,
 )
@@ -112,6 +113,7 @@ class ActionModule(ControllerAction):
             plan["notes"] += result.pop("notes")
             plan["notes"] += filter(None, [windows.note(wanted["maintenance_windows"], time.time())])
             plan["windows"] = [one.as_dict() for one in wanted["maintenance_windows"]]
+            plan["notes"] += unused.notes(variables, inventory_vars.hosts(task_vars), plan["placement"])
             plan["notes"] += variable_names.look_alikes(str(name) for values in variables.values() for name in values)
             return {"changed": False, **plan, **result}
         about = {"release": release.version, "policy": policy.origin, "format": policy.kind}

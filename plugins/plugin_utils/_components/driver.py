@@ -270,10 +270,12 @@ def _extra_module_notes(inputs: PlanInputs, variables: HostVars) -> list[str]:
 # Additional modules have a note of their own, and booleans can be text.
 _IGNORED = [name for option, name in INSTALLS_ONLY.items() if option not in (*EXTRAS, "hold_kernel", "image")] + [
     "driver_fabric", "driver_proxy", "driver_runfile_checksum", "driver_signing_certificate",
-    "driver_licence_settings"]
+    "driver_licence_settings", "driver_signing_password", "driver_licence_feature_type"]
 # The keys of the section driver that have no effect either, each with the path that says whether it is set.
 _IGNORED_KEYS = (
     ("version", "version"), ("kernelModuleType", "kernelModuleType"), ("env", "env"),
+    ("usePrecompiled", "usePrecompiled"), ("secretEnv", "secretEnv"), ("certConfig", "certConfig.name"),
+    ("virtualTopology", "virtualTopology.config"),
     ("kernelModuleConfig", "kernelModuleConfig.name"), ("licensingConfig", "licensingConfig.secretName"),
     ("licensingConfig", "licensingConfig.configMapName"), ("repoConfig", "repoConfig.configMapName"),
 )

@@ -48,19 +48,24 @@ COMPONENTS: t.Tuple[Entry, ...] = (
         "driver_repository_url", "driver_repository_key", "driver_repository_fingerprint", "driver_runfile_src",
         "driver_persistenced", "driver_fabric", "driver_imex_nodes", "driver_fabric_manager_settings",
         "driver_peermem", "driver_gds", "driver_gdrcopy", "driver_module_parameters", "driver_next_kernel",
-        "driver_hold_kernel", "driver_image", "driver_lock_timeout", "driver_reboot_timeout", "driver_disruption"),
-        ("driver_signing_key", "driver_signing_certificate", "driver_licence_token", "driver_licence_settings",
-         "driver_proxy", "driver_runfile_checksum"), stage=0),
+        "driver_hold_kernel", "driver_image", "driver_licence_feature_type", "driver_lock_timeout",
+        "driver_reboot_timeout", "driver_disruption"),
+        ("driver_signing_key", "driver_signing_certificate", "driver_signing_password", "driver_licence_token",
+         "driver_licence_settings", "driver_proxy", "driver_runfile_checksum"), stage=0),
     Entry("container_toolkit", "container toolkit", "toolkit", _BOTH, (
         "container_toolkit_version", "container_toolkit_runtime", "container_toolkit_config_path",
-        "container_toolkit_drop_in_path", "container_toolkit_cdi", "container_toolkit_set_as_default",
+        "container_toolkit_drop_in_path", "container_toolkit_cdi", "container_toolkit_cdi_management",
+        "container_toolkit_nri", "container_toolkit_set_as_default",
         "container_toolkit_nvidia_runtime_name", "container_toolkit_nvidia_runtime_path",
         "container_toolkit_rootless_users", "container_toolkit_mode", "container_toolkit_settings",
-        "container_toolkit_disruption"), stage=0),
+        "container_toolkit_repository_url", "container_toolkit_repository_key",
+        "container_toolkit_repository_fingerprint", "container_toolkit_disruption"),
+        ("container_toolkit_proxy",), stage=0),
     Entry("validator", "validator", "", _BOTH, stage=2),
     Entry("device_plugin", "device plugin", "devicePlugin", ("cluster",), ("device_plugin_config",)),
     Entry("feature_discovery", "labels", "gfd", _BOTH, (
-        "feature_discovery_mig_strategy", "feature_discovery_sharing")),
+        "feature_discovery_mig_strategy", "feature_discovery_sharing", "feature_discovery_target",
+        "feature_discovery_node_name", "feature_discovery_slurm_folder")),
     Entry("cuda", "CUDA", "cuda", _HOST, ("cuda_version", "cuda_profile")),
     Entry("dcgm", "DCGM", "dcgm", _BOTH, ("dcgm_version", "dcgm_profiling", "dcgm_args", "dcgm_env")),
     Entry("dcgm_exporter", "DCGM exporter", "dcgmExporter", _BOTH, (
@@ -83,6 +88,9 @@ SOFTWARE_RESULT = "software_result"
 HostVars = t.Mapping[str, object]
 VARIABLES: t.Tuple[str, ...] = tuple(name for component in COMPONENTS for name in component.variables)
 SECRETS: t.Tuple[str, ...] = tuple(name for component in COMPONENTS for name in component.secrets)
+# Variables that are true by default, so false changes something.
+TRUE_BY_DEFAULT: t.Tuple[str, ...] = (
+    "driver_persistenced", "driver_next_kernel", "container_toolkit_cdi", "mig_manager_boot", "dcgm_profiling")
 # Allowed values of host variables. Numbers, versions and names are checked where they are used.
 CHOICES: t.Dict[str, t.Tuple[str, ...]] = {
     "driver_state": ("present", "absent", "adopted", "rolled_back"),

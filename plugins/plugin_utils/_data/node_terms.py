@@ -1,10 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The terms of a required node affinity (Kubernetes, "Assigning Pods to Nodes"): which Nodes they select. Pure. PRIVATE.
+"""The terms of a required node affinity, and which Nodes they select. Pure. PRIVATE.
 
 A term is C({matchExpressions: [...], matchFields: [...]}), each a list of C({key, operator, values}). A Node matches a
-term if it matches all of these expressions. It must match one of the terms.
+term if it matches all of these expressions, and must match one of the terms (Kubernetes, "Assigning Pods to Nodes").
 """
 
 from __future__ import annotations

@@ -71,7 +71,8 @@ def pools(policy: Policy, release: Release, nodes: Nodes, refused: list[Concerne
         if len(takers) > 1:
             rivals = " and ".join(policy.pools[taker].name for taker in takers)
             unfit.setdefault((f"NVIDIADrivers {rivals} select the same Nodes",
-                              "Give them a nodeSelector or nodeAffinity that never selects the same Node."), []).append(name)
+                              "Give them a nodeSelector or nodeAffinity that never selects the same Node."),
+                             []).append(name)
         if len(takers) != 1:
             continue
         which = takers[0]

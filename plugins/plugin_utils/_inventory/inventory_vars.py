@@ -18,7 +18,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.components imp
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.printable import printable
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Data
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import answer_shapes, settings
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import answer_shapes, settings, unused
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.find import Variables
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.variable_names import NAMES
 
@@ -52,8 +52,8 @@ PROFILE = "gpu_profile"
 PLUGIN_CONFIG = "device_plugin_config"
 
 # The variables that are read from each host.
-READ = frozenset((*(f"gpu_{option}" for option in settings.DEFAULTS), *settings.SECONDS, NODE_NAME, PROFILE, *VARIABLES,
-                  *SECRETS))
+READ = frozenset((*(f"gpu_{option}" for option in settings.DEFAULTS), *settings.SECONDS, *settings.EVERYWHERE,
+                  *unused.OF_HOSTS, *unused.OF_CLUSTERS, NODE_NAME, PROFILE, *VARIABLES, *SECRETS))
 
 # The result of a module, or a part of it, in JSON. L(answer_shapes) defines its structure.
 

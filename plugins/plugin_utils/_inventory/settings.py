@@ -26,6 +26,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVEL
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.components import WORDS
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.schema import shown
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Data
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.wording import some_of
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.find import Variables
 
 Hosts = t.Mapping[str, Variables]
@@ -50,6 +51,9 @@ DEFAULTS: t.Dict[str, object] = {
     "maintenance_windows": [],
     "strict": False,
 }
+
+# Variables that playbooks read on the first host of a play, so all hosts must have the same value.
+EVERYWHERE = ("gpu_startup_taint",)
 
 _LISTS = ("pull_secrets", "node_os")
 # The options whose values are checked where they are used.
@@ -92,11 +96,12 @@ def option_values(given: Variables, hosts: Hosts, others: Hosts) -> Data:
     hosts have different values, and for an invalid or empty value, also of a variable in SECONDS.
     """
     _check_seconds(hosts)
+    _check_everywhere(hosts, others)
 
     def one(option: str, default: object) -> object:
         if given.get(option) not in (None, ""):
             return given[option]
-        found = _of_hosts(option, hosts) or _of_hosts(option, others)
+        found = _of_hosts(f"gpu_{option}", hosts) or _of_hosts(f"gpu_{option}", others)
         if found:
             return found[0]
         empty = any(variables.get(f"gpu_{option}") == "" for variables in (*hosts.values(), *others.values()))
@@ -120,6 +125,17 @@ def _check_seconds(hosts: Hosts) -> None:
                                  allowed="a whole number, 0 or more")
 
 
+def _check_everywhere(hosts: Hosts, others: Hosts) -> None:
+    """Raises InputError if hosts have different values of a variable in EVERYWHERE, or only some of them have one."""
+    for name in EVERYWHERE:
+        found = _of_hosts(name, hosts) or _of_hosts(name, others)
+        without = [host for host, variables in hosts.items() if variables.get(name) in (None, "")]
+        if found and without:
+            raise InputError(f"it is {_short(found[0])}, but not set on {some_of(without)}.",
+                             "Set it once, for the group 'all' or on the command line.", path=name,
+                             value=_short(found[0]))
+
+
 def _checked(option: str, value: object) -> object:
     """Returns the value of an option. Raises InputError if its type or format is invalid."""
     if option in _LISTS and not (isinstance(value, (list, tuple)) and all(isinstance(one, str) for one in value)):
@@ -135,10 +151,9 @@ def _checked(option: str, value: object) -> object:
     return value
 
 
-def _of_hosts(option: str, hosts: Hosts) -> list[object]:
-    """A list with the one value that the hosts set, empty if no host sets one. Raises InputError if their values
-    differ."""
-    name = f"gpu_{option}"
+def _of_hosts(name: str, hosts: Hosts) -> list[object]:
+    """A list with the one value of a variable that the hosts set, empty if no host sets one. Raises InputError if their
+    values differ."""
     found: list[tuple[object, str]] = []
     for host, variables in hosts.items():
         value = variables.get(name)

@@ -64,6 +64,7 @@ def resolve(policy: Policy, release: Release, facts: t.Mapping[str, HostFacts | 
     notes = [*policy.warnings]
     if not {"host", "hybrid"} & set(places.values()):
         facts = {}
+        notes += _unused_variables(overrides)
     elif facts:
         notes += [_NO_SANDBOX] if policy.get("sandboxWorkloads.enabled") else []
         notes += key_effects.notes(policy, release, "hosts", places)
@@ -98,6 +99,26 @@ def resolve(policy: Policy, release: Release, facts: t.Mapping[str, HostFacts | 
     return {"release": release.version, "policy": policy.origin, "format": policy.kind, "disruption": disruption,
             "placement": places, "hosts": hosts, "notes": notes, "explanations": explanations,
             "refused": left_out(refusals.values())}
+
+
+def _unused_variables(overrides: t.Mapping[str, HostVars]) -> list[str]:
+    """Notes about the variables of components if nothing is delivered on hosts. Those of components that are never
+    delivered on hosts configure the cluster."""
+    hosts: dict[str, list[str]] = {}
+    for host, variables in overrides.items():
+        names = [name for one in components.ON_HOSTS for name in _set_variables(one, variables)]
+        if names:
+            hosts.setdefault(", ".join(names), []).append(host)
+    return [f"{some_of(having, _SHOWN)}: {names}: no effect: nothing is delivered on hosts."
+            for names, having in hosts.items()]
+
+
+def _set_variables(entry: components.Entry, variables: HostVars) -> list[str]:
+    """The variables of a component that a host sets. The level of a component, and driver_state, are often set for all
+    hosts and do not ask for the component."""
+    return [name for name in (*entry.variables, *entry.secrets) if not name.endswith("_disruption")
+            and name != "driver_state" and (variables.get(name) or (
+                name in components.TRUE_BY_DEFAULT and variables.get(name) is False))]
 
 
 def _unused_sharing(seen: config_maps.Seen, places: t.Mapping[str, str], hosts: t.Mapping[str, PlanOfHost],
@@ -255,12 +276,10 @@ def _no_longer_managed(planning: _Planning) -> t.Iterator[str]:
 
 
 def _without_effect(planning: _Planning, variables: HostVars) -> t.Iterator[str]:
-    """Notes about variables of components that are not delivered on the host. The level of a component, and
-    driver_state, are often set for all hosts and do not ask for the component."""
+    """Notes about variables of components that are not delivered on the host."""
     for component in ON_HOSTS:
         part, entry = planning.parts[component.name], component.entry
-        names = [name for name in (*entry.variables, *entry.secrets)
-                 if variables.get(name) and not name.endswith("_disruption") and name != "driver_state"]
+        names = _set_variables(entry, variables)
         # The plan of a driver that is only verified names its variables itself.
         elsewhere = part["placement"] == "cluster" or part["placement"] == "none" and entry.name != "driver"
         if names and elsewhere:

@@ -60,16 +60,17 @@ def _affinity_faults(spec: Section) -> list[tuple[str, str]]:
         found.append((path, "a term is missing; add one, or remove nodeAffinity"))
     for index, term in enumerate(terms):
         expressions = [(f"{path}.{index}.{kind}.{number}", one) for kind in ("matchExpressions", "matchFields")
-                       for number, one in enumerate((term or {}).get(kind) or ())]
+                       for number, one in enumerate(term.get(kind) or ())]
         if not expressions:
             found.append((f"{path}.{index}", "a term without expressions selects no Node; add one, or remove the term"))
-        found += [(f"{where}.values", text) for where, one in expressions for text in _values_fault(one, ".matchFields." in where)]
+        found += [(f"{where}.values", text) for where, one in expressions
+                  for text in _values_fault(one, ".matchFields." in where)]
     return found
 
 
 def _values_fault(expression: Section, of_field: bool) -> list[str]:
     """The fault of the values of an expression, if they have one. of_field: whether it compares a field."""
-    operator, values = expression["operator"], expression.get("values") or ()
+    operator, values = expression["operator"], list(expression.get("values") or ())
     if of_field:
         return [] if len(values) == 1 else ["one value is needed, the name of a Node"]
     if operator in ("Exists", "DoesNotExist"):

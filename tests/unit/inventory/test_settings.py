@@ -42,6 +42,20 @@ def test_an_empty_level_is_refused_and_an_empty_policy_stays_empty() -> None:
     assert option_values({}, {"a": {}}, {})["policy"] is None
 
 
+def test_a_variable_that_one_host_is_asked_for_is_the_same_on_all() -> None:
+    """Playbooks read the startup taint on the first host of a play."""
+    same = {"gpu_startup_taint": "t"}
+    for hosts, others in (({"a": same, "b": same}, {}), ({"a": {}, "b": {"gpu_startup_taint": ""}}, {}),
+                          ({"a": same}, {"b": {}}), ({}, {"b": same})):
+        assert option_values({}, hosts, others)["placement"] == "hosts"
+    with pytest.raises(InputError, match="gpu_startup_taint: it is 't', but not set on a, c. Set it once"):
+        option_values({}, {"a": {}, "b": same, "c": {"gpu_startup_taint": ""}}, {})
+    with pytest.raises(InputError, match="gpu_startup_taint: it is 't', but not set on a"):
+        option_values({}, {"a": {}}, {"b": same})
+    with pytest.raises(InputError, match="gpu_startup_taint: it is 't' on a and 'u' on b"):
+        option_values({}, {"a": same, "b": {"gpu_startup_taint": "u"}}, {})
+
+
 @pytest.mark.parametrize(("option", "remedy", "allowed"), [
     ("disruption", "Set one of never, idle, drain, reboot", ["never", "idle", "drain", "reboot"]),
     ("placement", "Set one of hosts, cluster, hybrid, or a mapping of components to host, cluster or none",

@@ -6,12 +6,14 @@
 from __future__ import annotations
 
 import itertools
+import pathlib
 from typing import Any
 
 import pytest
+import yaml
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import Spec
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import releases
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import components, releases
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import PolicyError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.resolve import resolve
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import formats
@@ -672,6 +674,16 @@ def test_nothing_stands_beside_a_driver_that_is_not_ours() -> None:
     ("hosts", {"dcgmExporter": {"enabled": False}}, {"dcgm_exporter_listen": ":9"},
      "dcgm_exporter_listen: DCGM exporter is not delivered on the host (dcgmExporter.enabled is false)"),
     ({"driver": "cluster"}, None, {"driver_disruption": "idle", "driver_gds": False}, ""),
+    ({"driver": "cluster"}, None, {"driver_persistenced": False, "driver_signing_password": True,
+                                   "driver_licence_feature_type": 4},
+     "driver_persistenced, driver_licence_feature_type, driver_signing_password: driver is not delivered on the host"),
+    ("hybrid", None, {"feature_discovery_target": "slurm", "feature_discovery_node_name": "n"},
+     "feature_discovery_target, feature_discovery_node_name: labels is not delivered on the host (delivered in the"),
+    ({"container_toolkit": "none"}, None, {
+        "container_toolkit_nri": True, "container_toolkit_cdi_management": True, "container_toolkit_cdi": False,
+        "container_toolkit_repository_url": "https://m", "container_toolkit_proxy": True},
+     "container_toolkit_cdi, container_toolkit_cdi_management, container_toolkit_nri, "
+     "container_toolkit_repository_url, container_toolkit_proxy: container toolkit is not delivered on the host"),
     ("hosts", None, {"container_toolkit_runtime": "containerd"}, ""),
 ])
 def test_variables_of_what_is_not_delivered_on_the_host_are_named(placement: Any, policy: Any, mine: dict[str, Any],
@@ -681,6 +693,31 @@ def test_variables_of_what_is_not_delivered_on_the_host_are_named(placement: Any
     assert [one for one in found["notes"] if "so nothing is configured" in one] == (
         [one for one in found["notes"] if note in one] if note else []), found["notes"]
     assert not note or any(note in one for one in found["notes"])
+
+
+def test_variables_of_hosts_without_effect_in_a_cluster_are_named() -> None:
+    chosen = releases.release(V26)
+    mine = {"driver_version": "595.91.07", "cuda_version": "13.0", "driver_disruption": "idle",
+            "driver_state": "adopted", "dcgm_exporter_listen": ":9", "mig_manager_selected": "all-1g.10gb",
+            "device_plugin_config": "shared",
+            "driver_persistenced": False, "driver_signing_key": True}
+    for placement in ("cluster", dict.fromkeys(components.NAMES, "none")):
+        found = resolve(formats.read(None, chosen), chosen, {"a": facts("A100")}, {
+            "a": mine, "b": mine, "c": {"dcgm_version": "4.2.0"}, "d": {}}, placement)
+        assert not found["hosts"] and [one for one in found["notes"] if "nothing is delivered on hosts" in one] == [
+            "a, b: driver_version, driver_persistenced, driver_signing_key, mig_manager_selected, cuda_version, "
+            "dcgm_exporter_listen: no effect: nothing is delivered on hosts.",
+            "c: dcgm_version: no effect: nothing is delivered on hosts."]
+
+
+def test_variables_that_are_true_by_default() -> None:
+    root, found = pathlib.Path(__file__).parents[3], set()
+    for one in components.COMPONENTS:
+        path = root / f"roles/{one.name}/defaults/main.yml"
+        given = yaml.safe_load(path.read_text()) if path.exists() else {}
+        found |= {name for name in one.variables if str(given.get(name)).lower().replace(" ", "").endswith(
+            ("true", "|default(true)}}"))}
+    assert found == {*components.TRUE_BY_DEFAULT}
 
 
 @pytest.mark.parametrize(("mine", "named"), [
@@ -708,9 +745,11 @@ def test_variables_without_effect_on_a_driver_that_is_not_ours_are_named(mine: d
 
 def test_keys_of_the_policy_without_effect_on_a_driver_that_is_not_ours_are_named() -> None:
     chosen = releases.release(V26)
-    section = {"version": "580.173.02", "kernelModuleType": "open", "env": [{"name": "A", "value": "b"}], **BY_HAND}
+    section = {"version": "580.173.02", "kernelModuleType": "open", "env": [{"name": "A", "value": "b"}],
+               "usePrecompiled": True, **BY_HAND}
     for given, mine, placement, named in (
             (section, {"driver_state": "adopted"}, "hosts", "a: driver.version, driver.kernelModuleType, driver.env, "
+             "driver.usePrecompiled, driver.secretEnv, driver.certConfig, driver.virtualTopology, "
              "driver.kernelModuleConfig, driver.licensingConfig, driver.repoConfig"),
             ({"version": "580.173.02"}, {}, {"driver": "none"}, "a: driver.version"),
             # Nobody expects an effect of a section that is switched off, or of defaults.
