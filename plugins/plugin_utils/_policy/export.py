@@ -79,11 +79,7 @@ def to_nvidia_driver(policy: Policy) -> t.List[Data]:
         return []
     release = releases.release(policy.release)
     stated = _stated(policy)
-    driver = {key: value for key, value in (stated.get("driver") or {}).items() if key not in _SWITCHES}
-    driver.update({key: value for key, value in (stated.get("daemonsets") or {}).items() if key in _SHARED})
-    driver.update({key: stated[key] for key in translate.BESIDE_DRIVER if key in stated})
-    translate.rename(driver, translate.DRIVER_PAIRS, back=True)
-    driver, _empty = split_known(driver, format_schemas.NVIDIA_DRIVER)
+    driver, _left_out = _nvidia_driver(stated)
     # An NVIDIADriver has no defaults for the parts of an image reference.
     for key, value in (("repository", "nvcr.io/nvidia"), ("image", "driver"),
                        ("version", release.components["driver"])):
@@ -102,7 +98,10 @@ def to_nvidia_driver(policy: Policy) -> t.List[Data]:
 def unexported(policy: Policy, form: str) -> t.List[str]:
     """The parts of a policy that a format (C(cluster_policy), C(values), C(nvidia_driver)) does not support, each as a
     sentence."""
-    if form == "nvidia_driver" or (form == "values" and (_of_kind(policy, "values") or not policy.sources)):
+    if form == "nvidia_driver":
+        left = _not_of_drivers(policy)
+        return [f"An NVIDIADriver does not have these sections and keys: {', '.join(left)}."] if left else []
+    if form == "values" and (_of_kind(policy, "values") or not policy.sources):
         return []
     spec, lost = _cluster_policy(policy)
     notes = [f"A ClusterPolicy does not have these keys: {', '.join(lost)}."] if lost else []
@@ -110,6 +109,34 @@ def unexported(policy: Policy, form: str) -> t.List[str]:
         kept = [path for path in _NOT_RENDERED if has_effect(get_path(spec, path))]
         notes += [f"Only this collection uses these keys; the chart ignores them: {', '.join(kept)}."] if kept else []
     return notes
+
+
+def _nvidia_driver(stated: Section) -> tuple[Data, list[str]]:
+    """(spec of an NVIDIADriver, paths in it that an NVIDIADriver does not have) of a spec in the common format."""
+    driver = {key: value for key, value in (stated.get("driver") or {}).items() if key not in _SWITCHES}
+    driver.update({key: value for key, value in (stated.get("daemonsets") or {}).items() if key in _SHARED})
+    driver.update({key: stated[key] for key in translate.BESIDE_DRIVER if key in stated})
+    translate.rename(driver, translate.DRIVER_PAIRS, back=True)
+    return split_known(driver, format_schemas.NVIDIA_DRIVER)
+
+
+def _not_of_drivers(policy: Policy) -> list[str]:
+    """The sections and keys with an effect that the policy sets beside its NVIDIADrivers, or that the NVIDIADriver made
+    from it leaves out. Defaults of the chart are not named."""
+    main = next((source for source in policy.sources if source.kind != "NVIDIADriver"), None)
+    if main is None:
+        return []
+    spec = translate.to_common(main.kind, main.spec)
+    sections = [key for key, value in spec.items() if has_effect(value) and key not in (
+        "driver", "daemonsets", "extraObjects", *translate.BESIDE_DRIVER)]
+    sections += [f"daemonsets.{key}" for key, value in (spec.get("daemonsets") or {}).items()
+                 if has_effect(value) and (key not in _SHARED or _of_kind(policy, "NVIDIADriver"))]
+    if _of_kind(policy, "NVIDIADriver") or not policy.enabled("driver"):
+        return sections
+    driver, lost = _nvidia_driver(spec)
+    if version_key(policy.release) < version_key("26.7") and has_effect(driver.get("upgradePolicy")):
+        lost.append("upgradePolicy")
+    return [*(path if path.split(".")[0] in translate.BESIDE_DRIVER else f"driver.{path}" for path in lost), *sections]
 
 
 def _object(kind: str, name: str, spec: Section) -> Data:

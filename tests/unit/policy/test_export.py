@@ -209,7 +209,21 @@ def test_what_the_chart_does_not_pass_on_is_said() -> None:
     policy = read(cluster_policy({"daemonsets": {"podSecurityContext": {"runAsUser": 0}}, "toolkit": {"args": ["-v"]}}))
     said, = export.unexported(policy, "values")
     assert said.endswith("daemonsets.podSecurityContext, toolkit.args.")
-    assert export.unexported(policy, "nvidia_driver") == []
+
+
+def test_what_an_nvidia_driver_does_not_have_is_said() -> None:
+    spec = {"toolkit": {"args": ["-v"]}, "mig": {"strategy": "mixed"}, "dcgm": {"enabled": False},
+            "gds": {"enabled": True}, "daemonsets": {"labels": {"a": "b"}, "updateStrategy": "OnDelete"},
+            "driver": {"version": "580.173.02", "upgradePolicy": {"maxParallelUpgrades": 2}, "secretEnv": "s"}}
+    for release, upgrade in (("26.7.0", ""), ("26.3.3", "driver.upgradePolicy, ")):
+        said, = export.unexported(read(cluster_policy(spec), releases.release(release)), "nvidia_driver")
+        assert said == ("An NVIDIADriver does not have these sections and keys: "
+                        f"{upgrade}toolkit, mig, daemonsets.updateStrategy.")
+    beside = cluster_policy({**spec, "driver": {**spec["driver"], "useNvidiaDriverCRD": True}})  # type: ignore[dict-item]
+    said, = export.unexported(read([beside, nvidia_driver("one", default=True)]), "nvidia_driver")
+    assert said.endswith("keys: toolkit, mig, daemonsets.labels, daemonsets.updateStrategy.")
+    for source in (None, nvidia_driver("one", default=True), {"driver": {"version": "580.173.02"}}):
+        assert export.unexported(read(source), "nvidia_driver") == []
 
 
 def test_drivers_for_some_nodes_travel_with_the_values() -> None:
