@@ -49,4 +49,7 @@ class ActionModule(ControllerAction):
         client = Client(find_file(task_vars, arguments["kubeconfig"]), arguments["context"])
         task = Maintenance(client, request, tell)
         outcome = task.started() if arguments["state"] == "started" else task.ended()
-        return {**outcome.as_dict(), "warnings": drain.staying_warnings(outcome.staying)}
+        # No task registers the pending steps of the end, so they are shown at once.
+        waits = [f"{one.target} stays out of service: {one.pending_reason}."
+                 for one in outcome.pending if arguments["state"] == "ended"]
+        return {**outcome.as_dict(), "warnings": [*drain.staying_warnings(outcome.staying), *waits]}

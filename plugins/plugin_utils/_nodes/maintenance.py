@@ -59,6 +59,8 @@ REASON = "gpuops.nvidia/maintenance-failed"
 REMOVING = "gpuops.nvidia/removing"
 OTHERS = "others"
 _UPGRADE_ENDED = ("", "unknown", upgrades.DONE, upgrades.FAILED)
+_UPGRADE_LEFT = (*upgrades.IN_PROGRESS, upgrades.FAILED)
+_DRIVER = "driver"  # in REMOVING
 _KEPT = 1000  # the maximum number of characters of a reason
 _PAUSE = 1.0  # seconds between two requests
 
@@ -258,24 +260,48 @@ class Maintenance:
         """Puts the Node back into service. A Node that this collection has cordoned stays cordoned if a reason is
         given, or if other work of the collection on the Node is not finished.
 
-        A Node is not changed if no run holds it or has left it out of service. Raises ClusterError if the Node was
-        Ready before and does not become Ready in time.
+        A Node is not changed if no run holds it or has left it out of service. If an upgrade of its driver pod has left
+        it so, only that upgrade or the removal of the driver uncordons it: its driver may not work. Other work leaves
+        the Node as it is, or, if this run has taken the Node out of service, cordoned. C(pending) says so. Raises
+        ClusterError if the Node was Ready before and does not become Ready in time.
         """
         one, begun, check = self._node(), self._request.begun, self._request.drain.check
         if not left_behind(one.annotations) and not (check and begun.started):
             return Outcome(ready=one.ready)
+        if not begun.started and self._upgrade_left(one):
+            return Outcome(pending=[self._left_to_upgrade(one, "release")], ready=one.ready)
         reason = printable(" ".join(self._request.reason.split()))[:_KEPT]
         paused = [key for key in PAUSES if key in {*_paused(one.labels), *(begun.paused if check else ())}]
-        between = []
+        between, pending = [], []
         if reason:
             between = [Step("write the reason", f"Node {one.name}", reason)]
+        elif self._upgrade_failed(one):
+            pending = [self._left_to_upgrade(one, "uncordon")]
         elif not self._left(one) and (cordon.before(one) is not None or begun.cordoned):
             between = [Step("uncordon", f"Node {one.name}", "its former state is restored")]
         if not check:
             if not reason and begun.ready:
                 one = self._await_ready(one)
             node.write(self._client, one.name, lambda live: self._released(live, reason))
-        return Outcome(self._undone(paused, *between), ready=one.ready)
+        return Outcome(self._undone(paused, *between), pending, ready=one.ready)
+
+    def _upgrade_left(self, one: NodeState) -> bool:
+        """Whether the Node is in the middle of an upgrade of its driver pod, or this has failed, and this task is not
+        the one to finish it."""
+        return (one.labels.get(upgrades.STATE) in _UPGRADE_LEFT and not self._request.upgrades
+                and _DRIVER not in self._request.removing)
+
+    def _upgrade_failed(self, one: NodeState) -> bool:
+        """Whether this task leaves the Node cordoned because of an upgrade that has failed before it."""
+        return self._upgrade_left(one) and REASON in one.annotations and cordon.before(one) is not None
+
+    def _left_to_upgrade(self, one: NodeState, action: str) -> PendingStep:
+        """The step with this action, which only the upgrade of the driver pod executes."""
+        state = one.labels[upgrades.STATE]
+        how = "has failed" if state == upgrades.FAILED else "is not finished"
+        return Step(action, f"Node {one.name}", "its former state is restored").pending(
+            f"an upgrade of its driver pod {how} ({upgrades.STATE}={state}). The playbook upgrade finishes it. If it was "
+            "abandoned, remove the label and run again")
 
     def _await_ready(self, one: NodeState) -> NodeState:
         """Waits until the Node is Ready, for example after a reboot or a restart of the runtime. Returns the Node."""
@@ -395,14 +421,18 @@ class Maintenance:
         former = live.annotations
         work = _removing(former)
         left = work if reason else self._left(live)
+        waits = not reason and self._upgrade_failed(live)
         if reason and work and not self._request.removing:
             left |= {OTHERS}
-        patch = NodePatch() if left or reason else cordon.uncordon(live)
-        marks = {HELD: None, REASON: reason or (former.get(REASON) if left else None)}
+        patch = NodePatch() if left or reason or waits else cordon.uncordon(live)
+        marks = {HELD: None, REASON: reason or (former.get(REASON) if left or waits else None)}
         if REMOVING in former:
             marks[REMOVING] = ",".join(sorted(left)) if left - {OTHERS} else None
         own = self._request.mark(live)
-        return NodePatch({**dict.fromkeys(_paused(live.labels), "true"), **own.labels},
+        # Without its driver pod, no later upgrade would find the Node.
+        ended = not reason and _DRIVER in self._request.removing and live.labels.get(upgrades.STATE) in _UPGRADE_LEFT
+        return NodePatch({**dict.fromkeys(_paused(live.labels), "true"), **({upgrades.STATE: None} if ended else {}),
+                          **own.labels},
                          {**patch.annotations, **marks, **own.annotations}, patch.spec)
 
 

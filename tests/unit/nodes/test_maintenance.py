@@ -505,3 +505,78 @@ def test_an_annotation_that_nobody_of_us_wrote_holds_nothing(text: str) -> None:
     site = Site(operand())
     site.nodes["n1"]["metadata"]["annotations"][HELD] = text
     assert site.run("started")["started"]
+
+
+def upgraded(state: str, **marks: str) -> Site:
+    """A Node that an upgrade of its driver pod, which was killed or has failed, has left cordoned."""
+    site = Site(operand(), labels={**LABELS, label_keys.UPGRADE_STATE: state}, cordoned=("n1",))
+    site.nodes["n1"]["metadata"]["annotations"] = {cordon.ANNOTATION: "false", **marks}
+    return site
+
+
+KILLED = {HELD: OTHER.text}
+FAILED = {REASON: "the validator is not Ready"}
+LATER = Holder("here", 7, 70, 1000.0 + EXPIRES)
+
+
+@pytest.mark.parametrize("check", [False, True])
+@pytest.mark.parametrize(("state", "marks"), [
+    ("cordon-required", KILLED), ("pod-restart-required", KILLED), ("validation-required", KILLED),
+    ("uncordon-required", KILLED), ("upgrade-failed", FAILED), ("upgrade-failed", {**KILLED, **FAILED})])
+@pytest.mark.parametrize("begun", [{}, {"started": False, "ready": True}])
+def test_a_node_that_an_upgrade_has_left_stays_so_if_this_run_has_not_taken_it(
+        state: str, marks: dict[str, str], begun: Object, check: bool) -> None:
+    """The driver pod of the Node may not work, so only the playbook upgrade puts it back."""
+    site = upgraded(state, **marks)
+    ended = site.run("ended", check=check, holder=LATER, begun=begun)
+    assert not ended["changed"] and not site.bodies and ended["plan"] == []
+    pending, = ended["pending"]
+    assert pending["id"] == "release: Node n1" and "playbook upgrade" in pending["pending_reason"]
+    assert f"{label_keys.UPGRADE_STATE}={state}" in pending["pending_reason"]
+    # The upgrade itself ends it.
+    done = site.run("ended", check=check, holder=LATER, begun=begun, upgrades=True)
+    assert "uncordon: Node n1" in ids(done) and done["pending"] == []
+    assert check or site.annotations == {} and not site.nodes["n1"]["spec"].get("unschedulable")
+
+
+@pytest.mark.parametrize("state", ["", "unknown", "upgrade-required", "upgrade-done"])
+def test_a_node_whose_upgrade_has_ended_is_put_back(state: str) -> None:
+    site = upgraded(state, **FAILED)
+    ended = site.run("ended", holder=LATER)
+    assert "uncordon: Node n1" in ids(ended) and ended["pending"] == [] and site.annotations == {}
+
+
+def test_a_node_with_a_state_of_an_upgrade_that_nobody_has_left_is_not_pending() -> None:
+    site = Site(labels={**LABELS, label_keys.UPGRADE_STATE: "upgrade-failed"})
+    ended = site.run("ended")
+    assert ended["pending"] == [] and not ended["changed"] and not site.bodies
+
+
+@pytest.mark.parametrize("level", ["idle", "drain"])
+def test_a_change_of_the_host_of_a_failed_upgrade_ends_with_the_node_still_cordoned(level: str) -> None:
+    """The change of the host says nothing about the driver pod, whose upgrade has failed."""
+    site, ahead = upgraded("upgrade-failed", **FAILED), upgraded("upgrade-failed", **FAILED)
+    begun = site.run("started", level)
+    preview = ahead.run("ended", level, check=True, begun=ahead.run("started", level, check=True))
+    ended = site.run("ended", level, begun=begun)
+    assert ids(ended) == ids(preview) == ["resume: device-plugin on Node n1", "release: Node n1"]
+    assert [one["id"] for one in ended["pending"]] == [one["id"] for one in preview["pending"]] == ["uncordon: Node n1"]
+    assert site.labels[f"{D}device-plugin"] == "true" and site.nodes["n1"]["spec"]["unschedulable"]
+    assert site.annotations == {cordon.ANNOTATION: "false", **FAILED}
+    assert not site.run("ended", level)["changed"]
+
+
+def test_the_removal_of_the_driver_ends_its_failed_upgrade() -> None:
+    """Otherwise the Node would wait for an upgrade of a driver that it does not have any more."""
+    site = upgraded("upgrade-failed", **FAILED)
+    site.run("started", removing={"driver"})
+    site.run("ended", begun={"started": True}, removing={"driver"})
+    assert site.labels[label_keys.UPGRADE_STATE] is None
+    del site.nodes["n1"]["metadata"]["labels"][label_keys.UPGRADE_STATE]
+    site.run("ended")
+    assert site.annotations == {} and not site.nodes["n1"]["spec"].get("unschedulable")
+    mps_only = upgraded("upgrade-failed", **FAILED)
+    mps_only.run("started", removing={"mps"})
+    mps_only.run("ended", begun={"started": True}, removing={"mps"})
+    assert mps_only.labels[label_keys.UPGRADE_STATE] == "upgrade-failed"
+    assert mps_only.nodes["n1"]["spec"]["unschedulable"] and mps_only.annotations[REASON] == FAILED[REASON]
