@@ -17,6 +17,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import hidden,
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.facts import ClusterFacts
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Data
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import (
+    check_nodes,
     host_nodes,
     inventory_vars,
     settings,
@@ -77,6 +78,8 @@ class ActionModule(ControllerAction):
         "monitoring": {"type": "dict"},
         "maintenance_windows": {"type": "raw"},
         "take_over": {"type": "bool", "default": False},
+        "check_pods": {"type": "raw", "default": 0},
+        "check_metrics": {"type": "raw", "default": 0},
         "facts": {"type": "dict"},
         "cluster_facts": {"type": "dict"},
         "overrides": {"type": "dict"},
@@ -172,6 +175,10 @@ class ActionModule(ControllerAction):
             if {"cluster", "hybrid"} & set(plan["placement"].values()):
                 seen = _seen(seen, wanted, task_vars, policy, release, maps)
                 self._cluster(plan, policy, release, wanted, seen, task_vars)
+            # gpu_verify checks at the end of the run, and would refuse them only then.
+            nodes = plan["cluster"]["nodes"]["gpu"] if plan["cluster"] and seen is not None else None
+            for option in check_nodes.OPTIONS:
+                check_nodes.count(arguments[option], nodes, option)
             plan["notes"] += _attach_nodes(plan, wanted, seen, facts, task_vars)
         except GpuopsError as error:
             found = preflight.refused(error.as_result()["error"], facts, seen)

@@ -19,7 +19,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import compone
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.facts import HostFacts
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.printable import printable
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Data
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import inventory_vars
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import check_nodes, inventory_vars
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.find import find_file
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import mig_document
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports.report_cluster import progress, title_of
@@ -115,8 +115,10 @@ class ActionModule(ControllerAction):
         if not path:
             raise InputError("it is not set, and a cluster is never taken from the environment.",
                              "Set it to the kubeconfig of the cluster.", path="kubeconfig")
-        amount, read = (check_pods.count(arguments[name], cluster["nodes"]["gpu"], name)
-                        for name in ("check_pods", "check_metrics"))
+        amount, read = (check_nodes.count(arguments[name], cluster["nodes"]["gpu"], name)
+                        for name in check_nodes.OPTIONS)
+        # A run that has delivered all components names all of them.
+        whole = only is None or {*cluster["components"]} <= {*only}
         mine = [name for name in components.NAMES if (cluster["components"].get(name) or {}).get("state") == "present"
                 and (only is None or name in only)]
         client = Client(find_file(task_vars, str(path)), arguments["context"] or cluster.get("context"))
@@ -135,10 +137,14 @@ class ActionModule(ControllerAction):
                                                           0 if check else arguments["timeout"]), check)
             ready = verified(cluster["nodes"]["gpu"], checks)
         if "dcgm_exporter" in mine:
-            checks = compared(checks, exporter_page.differences(
-                client, str(cluster["namespace"]), ready, read, _uuids(cluster, task_vars), check), check)
-            ready = verified(cluster["nodes"]["gpu"], checks)
-        ran = check_pods.undeliverable(cluster, ready, amount) if only is None else []
+            metrics = exporter_page.differences(client, str(cluster["namespace"]), ready, read,
+                                                _uuids(cluster, task_vars), check)
+        else:
+            metrics = exporter_page.undelivered(ready, read) if whole else []
+        checks = compared(checks, metrics, check)
+        without = {name for one in metrics if one.level == "failed" for name in one.nodes}
+        ready = [name for name in ready if name not in without]
+        ran = check_pods.undeliverable(cluster, ready, amount) if whole else []
         if not ran and {*check_pods.NEEDS} <= {*mine}:
             ran = check_pods.run(client, cluster, ready, amount, check)
         if ran:

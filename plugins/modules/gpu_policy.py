@@ -157,6 +157,17 @@ options:
       - O(policy) must then be set, to V(live) for the operator's own policy, because later runs need it too.
     type: bool
     default: false
+  check_pods:
+    description:
+      - The value that M(gpuops.nvidia.gpu_verify) gets at the end of the run. A wrong value, and in a cluster the name
+        of a Node that is no GPU Node, is refused here, before anything is changed. It is not part of the plan.
+    type: raw
+    default: 0
+  check_metrics:
+    description:
+      - As O(check_pods), for O(gpuops.nvidia.gpu_verify#module:check_metrics).
+    type: raw
+    default: 0
   facts:
     description:
       - The facts that M(gpuops.nvidia.gpu_info) returned for each host, or null for a host that could not be reached.

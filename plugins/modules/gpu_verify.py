@@ -126,6 +126,9 @@ options:
       - The API server fetches the pages. If the user of the kubeconfig does not have the permission C(get) of
         C(pods/proxy), the check is V(pending).
       - In check mode, the page is read once, and the age of the samples is not checked.
+      - On a named Node that cannot be checked, because it has another problem or no pod of the exporter runs there, the
+        check is V(pending). If O(check_metrics) is a number and no Node can be checked, it is V(pending) on all of
+        them, as in a cluster that does not deliver C(dcgm_exporter). Such Nodes stay in RV(verified).
     type: raw
     default: 0
   observe:

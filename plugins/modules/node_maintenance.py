@@ -38,6 +38,9 @@ options:
     description:
       - V(started) takes the Node out of service, V(ended) puts it back. V(ended) does nothing to a Node that has none
         of the annotations of this module.
+      - If the label C(nvidia.com/gpu-driver-upgrade-state) says that an upgrade of the driver pod is not finished or
+        has failed, its driver may not work. Then V(ended) leaves a Node that O(begun) has not taken out of service as
+        it is, and a Node that was cordoned when the upgrade failed stays cordoned. RV(pending) and a warning say so.
     type: str
     choices: [started, ended]
     required: true
@@ -196,7 +199,8 @@ plan:
       needs: never
       assumed: false
 pending:
-  description: What uses a GPU and must not be ended at the level O(disruption), each with its C(pending_reason).
+  description: What uses a GPU and must not be ended at the level O(disruption), each with its C(pending_reason). With
+    O(state=ended), what only the upgrade of the driver pod does.
   returned: success
   type: list
   elements: dict

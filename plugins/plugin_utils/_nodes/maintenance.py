@@ -300,8 +300,8 @@ class Maintenance:
         state = one.labels[upgrades.STATE]
         how = "has failed" if state == upgrades.FAILED else "is not finished"
         return Step(action, f"Node {one.name}", "its former state is restored").pending(
-            f"an upgrade of its driver pod {how} ({upgrades.STATE}={state}). The playbook upgrade finishes it. If it was "
-            "abandoned, remove the label and run again")
+            f"an upgrade of its driver pod {how} ({upgrades.STATE}={state}). The playbook upgrade finishes it. If it "
+            "was abandoned, remove the label and run again")
 
     def _await_ready(self, one: NodeState) -> NodeState:
         """Waits until the Node is Ready, for example after a reboot or a restart of the runtime. Returns the Node."""

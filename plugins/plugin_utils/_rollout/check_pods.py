@@ -10,13 +10,12 @@ pod uses or is about to get. It is deleted in any case. The pods of a run that w
 from __future__ import annotations
 
 import calendar
-import math
 import re
 import secrets
 import time
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError, InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import without_errors
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import Object
@@ -33,9 +32,7 @@ _CONTAINER, _PROGRAM = "check", "vectorAdd"
 # Seconds: the longest time of a pod, after which its kubelet ends it; the age at which a pod of another run is a
 # leftover; between two polls.
 _DEADLINE, _LEFT, _PAUSE = 120, 600, 2.0
-_PERCENTAGE = re.compile(r"([0-9]{1,2}|100)%")
 _LINES, _WIDTH = 3, 160
-_ALLOWED = "a number of Nodes, a percentage such as 10%, or a list of names of GPU Nodes"
 
 
 class Ran(t.NamedTuple):
@@ -46,26 +43,6 @@ class Ran(t.NamedTuple):
     state: str
     reason: str = ""
     hint: str = ""
-
-
-def count(amount: t.Any, gpu_nodes: t.Sequence[str], option: str = "check_pods") -> int | list[str]:
-    """The number of Nodes, or their names. option: the option with this amount.
-
-    Raises InputError for another value or an unknown Node.
-    """
-    if isinstance(amount, list):
-        unknown = [name for name in amount if name not in gpu_nodes]
-        if not unknown:
-            return amount
-        raise InputError(f"{unknown[0]!r} is no GPU Node of this cluster.", "Write the names as kubectl get nodes "
-                         "shows them.", path=option, value=unknown[0], allowed=list(gpu_nodes)[:20])
-    text = "" if isinstance(amount, bool) else str(amount)
-    if re.fullmatch("[0-9]{1,6}", text):
-        return int(text)
-    if _PERCENTAGE.fullmatch(text):
-        return math.ceil(len(gpu_nodes) * int(text[:-1]) / 100)
-    raise InputError(f"{amount!r} is no number of Nodes.", f"Set gpu_{option} to {_ALLOWED}.", path=option,
-                     value=amount, allowed=_ALLOWED)
 
 
 def chosen(nodes: t.Sequence[Object], number: int) -> list[Object]:
@@ -137,8 +114,8 @@ def run(client: Client, plan: t.Mapping[str, t.Any], ready: t.Sequence[str], amo
         sleep: t.Callable[[float], None] = time.sleep) -> list[Ran]:
     """Runs the pods of all chosen Nodes at the same time.
 
-    ready: the GPU Nodes on which nothing is missing; amount: from L(count). Raises ClusterError if Nodes or pods cannot
-    be read.
+    ready: the GPU Nodes on which nothing is missing; amount: from C(check_nodes.count). Raises ClusterError if Nodes or
+    pods cannot be read.
     """
     named = amount if isinstance(amount, list) else []
     if not amount:

@@ -29,6 +29,7 @@ _ENERGY = "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"
 _SAMPLE = re.compile(r'(DCGM_[A-Z0-9_]{1,100})\{([^\n]*)\} ([^ \n]{1,40})$', re.MULTILINE)
 _UUID = re.compile(r'(?:^|,)UUID="(GPU-[0-9a-fA-F-]{1,60})"')
 _NUMBER = re.compile(r"[0-9]{1,4}")
+_NOT = "the metrics of the GPUs are not checked: "
 # Seconds within which a counter must grow: two of the exporter's intervals (30 s) and some; between two reads.
 _GROWS, _PAUSE = 75.0, 5.0
 
@@ -50,20 +51,24 @@ def differences(client: Client, namespace: str, ready: t.Collection[str], amount
                 sleep: t.Callable[[float], None] = time.sleep) -> list[Difference]:
     """One difference for all Nodes with the same fault.
 
-    ready: the Nodes on which nothing is missing; amount: how many of them to check, from C(check_pods.count); uuids:
+    ready: the Nodes on which nothing is missing; amount: how many of them to check, from C(check_nodes.count); uuids:
     maps a Node to the UUIDs of its GPUs, for hosts whose facts show them. In check mode, the pages are read once, so
-    their samples can be old. Raises ClusterError if pods or Nodes cannot be listed.
+    their samples can be old. Nodes in amount that cannot be checked are pending; so are all Nodes, if amount is a
+    number and none can be checked. Raises ClusterError if pods or Nodes cannot be listed.
     """
     if not amount:
         return []
     pods = {str(pod["spec"].get("nodeName")): pod for pod in client.list("v1", "Pod", namespace, _PODS)
             if (pod.get("status") or {}).get("phase") == "Running"}
-    there = [node for node in client.list("v1", "Node", label_selector=f"{LABELS[_COMPONENT]}=true")
-             if node["metadata"]["name"] in ready and node["metadata"]["name"] in pods]
+    labelled = {str(node["metadata"]["name"]): node
+                for node in client.list("v1", "Node", label_selector=f"{LABELS[_COMPONENT]}=true")}
+    there = [node for name, node in labelled.items() if name in ready and name in pods]
     picked = chosen(there, amount) if isinstance(amount, int) else [
         node for node in there if node["metadata"]["name"] in amount]
     nodes = {str(node["metadata"]["name"]): node for node in picked}
-    faults: dict[str, Fault] = {}
+    unchecked = [name for name in (ready if isinstance(amount, int) else amount) if name not in nodes]
+    faults = {} if nodes and isinstance(amount, int) else {
+        name: _unchecked(name in ready, name in labelled) for name in unchecked}
     first: dict[str, Page] = {}
     for name, page in _pages(client, namespace, sorted(nodes), pods):
         fault = page if isinstance(page, Fault) else missing(page, nodes[name], uuids.get(name))
@@ -78,6 +83,27 @@ def differences(client: Client, namespace: str, ready: t.Collection[str], amount
         groups.setdefault(found, []).append(name)
     return [Difference(_COMPONENT, fault.cause, fault.hint, fault.level, tuple(having))
             for fault, having in groups.items()]
+
+
+def undelivered(ready: t.Sequence[str], amount: int | list[str]) -> list[Difference]:
+    """The difference of Nodes that are to be checked in a cluster that does not deliver the exporter. ready, amount: as
+    in L(differences)."""
+    nodes = amount if isinstance(amount, list) else ready if amount else []
+    return [Difference(_COMPONENT, f"{_NOT}the cluster does not deliver {_COMPONENT}", "The check reads only an "
+                       "exporter in the cluster: deliver it there, or do not set gpu_check_metrics.", "pending",
+                       tuple(nodes))] if nodes else []
+
+
+def _unchecked(is_ready: bool, is_labelled: bool) -> Fault:
+    """Why a Node cannot be checked. is_ready: whether nothing is missing on it; is_labelled: whether the exporter is to
+    run there."""
+    if not is_ready:
+        return Fault(f"{_NOT}the Node has another problem", "Solve this problem first.", "pending")
+    if not is_labelled:
+        return Fault(f"{_NOT}the label {LABELS[_COMPONENT]} of the Node is not true",
+                     "Let the exporter run there, or take the Node out of gpu_check_metrics.", "pending")
+    return Fault(f"{_NOT}no pod of the exporter runs on the Node",
+                 "Compare with kubectl get daemonset nvidia-dcgm-exporter, and run verify again.", "pending")
 
 
 def parse(text: str) -> Page:
@@ -128,11 +154,15 @@ def _stale(client: Client, namespace: str, first: t.Mapping[str, Page], pods: t.
             return faults
         sleep(_PAUSE)
         for name, page in _pages(client, namespace, sorted(left), pods):
-            if isinstance(page, Fault):
-                faults[name] = page
+            lost = [] if isinstance(page, Fault) else [uuid for uuid in first[name] if uuid not in page]
+            if isinstance(page, Fault) or lost:
+                faults[name] = page if isinstance(page, Fault) else Fault(
+                    f"the page of the exporter has lost the samples of {len(lost)} of {len(first[name])} GPUs",
+                    "Compare with nvidia-smi -L on the Node, and search its kernel log (dmesg) for Xid. If all GPUs "
+                    "are listed, read the log of the pod nvidia-dcgm-exporter.")
                 del left[name]
             else:
-                left[name] = {uuid for uuid in left[name] if page.get(uuid) == first[name][uuid]}
+                left[name] = {uuid for uuid in left[name] if page[uuid] in (None, first[name][uuid])}
     return faults
 
 

@@ -89,6 +89,12 @@ def tasks(host: dict[str, Any]) -> dict[str, dict[str, Any]]:
         "sharing": {"sharing": "sharing.yml", **CLUSTER, **plain},
         "sharing_wrong": {"sharing": {"timeSlicing": {"replicas": 4}}, **plain},
         "taken_without": {"take_over": True, "kubeconfig": "kubeconfig", "placement": "cluster", **plain},
+        "checks_too_many": {"check_pods": "101%", **plain},
+        "checks_unknown": {"check_metrics": ["n1", "n7"], "policy": {"driver": {"enabled": False}},
+                           "kubeconfig": "kubeconfig", "placement": "cluster", **plain},
+        "checks": {"check_metrics": ["n1"], "check_pods": "100%", "policy": {"driver": {"enabled": False}},
+                   "kubeconfig": "kubeconfig", "placement": "cluster", **plain},
+        "checks_rendered": {"check_pods": ["n7"], **CLUSTER, **plain},
         "several": {"policy": [CLUSTER_POLICY, BLUE], **plain},
         "delivered": {"policy": {"driver": {"enabled": False}}, "kubeconfig": "kubeconfig", "placement": "cluster",
                       **plain},
@@ -193,6 +199,21 @@ def test_live(results: dict[str, Any]) -> None:
     assert "status" not in live["exported"]
     assert results["live_like_file"]["differences"] == []
     assert results["no_cluster"]["error"]["path"] == "gpu_kubeconfig"
+
+
+@pytest.mark.parametrize(("name", "path", "value", "allowed"), [
+    ("checks_too_many", "gpu_check_pods", "101%", "a percentage"), ("checks_unknown", "gpu_check_metrics", "n7", "n1")])
+def test_where_to_check_is_refused_with_the_plan(results: dict[str, Any], name: str, path: str, value: str,
+                                                 allowed: str) -> None:
+    error = results[name]["error"]
+    assert (error["path"], error["value"]) == (path, value) and any(allowed in one for one in (
+        error["allowed"], *error["allowed"])) and "hosts" not in results[name]
+    assert results[name]["msg"].startswith(f"{path}: {value!r} is no ")
+
+
+def test_where_to_check_needs_a_cluster_for_names_only(results: dict[str, Any]) -> None:
+    for name in ("checks", "checks_rendered"):
+        assert "hosts" in results[name], results[name]
 
 
 def test_a_take_over_needs_a_policy_that_later_runs_have_too(results: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ import time
 from typing import Any
 
 import pytest
+from ansible_collections.gpuops.nvidia.plugins.action import node_maintenance
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import label_keys
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Later
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
@@ -23,7 +24,10 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.maintenance i
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.mig_protocol import Protocol
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.mig_protocol import Request as MigRequest
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node_lock import EXPIRES, HELD, Holder
+from ansible_collections.gpuops.nvidia.tests.unit.inventory.test_inventory_vars import task_vars
 from ansible_collections.gpuops.nvidia.tests.unit.nodes.test_drain import Cluster, pod
+from ansible_collections.gpuops.nvidia.tests.unit.simulated.acting import act
+from ansible_collections.gpuops.nvidia.tests.unit.simulated.server import ApiServer
 
 Object = dict[str, Any]
 D = "nvidia.com/gpu.deploy."
@@ -580,3 +584,16 @@ def test_the_removal_of_the_driver_ends_its_failed_upgrade() -> None:
     mps_only.run("ended", begun={"started": True}, removing={"mps"})
     assert mps_only.labels[label_keys.UPGRADE_STATE] == "upgrade-failed"
     assert mps_only.nodes["n1"]["spec"]["unschedulable"] and mps_only.annotations[REASON] == FAILED[REASON]
+
+
+@pytest.mark.parametrize("check", [False, True])
+def test_a_run_warns_of_a_node_that_it_leaves_to_the_upgrade(api: ApiServer, check: bool) -> None:
+    """The role maintenance registers no result of the end."""
+    api.put({"apiVersion": "v1", "kind": "Node", "spec": {"unschedulable": True}, "status": {"conditions": [
+        {"type": "Ready", "status": "True"}]}, "metadata": {"name": "n1", "labels": {
+            label_keys.UPGRADE_STATE: "upgrade-failed"}, "annotations": {cordon.ANNOTATION: "false", **FAILED}}})
+    options = {"state": "ended", "node": "n1", "kubeconfig": str(api.kubeconfig), "begun": {"skipped": True}}
+    result = act(node_maintenance.ActionModule, options, task_vars(localhost={}), check)
+    warning, = result["warnings"]
+    assert warning.startswith("Node n1 stays out of service: an upgrade of its driver pod has failed (")
+    assert not result["changed"] and api.sent() == []

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.action import gpu_verify
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout import check_pods
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.check_pods import IN_USE, Ran
@@ -204,22 +203,6 @@ def test_the_pods_of_a_killed_run_are_deleted_by_the_next(api: ApiServer, client
     assert f"delete {PODS}/old" in api.sent() and f"delete {PODS}/young" not in api.sent()
 
 
-NODES = [f"n{number}" for number in range(30)]
-
-
-@pytest.mark.parametrize(("amount", "number"), [(0, 0), ("3", 3), ("10%", 3), ("1%", 1), ("100%", 30), ("0%", 0),
-                                                (["n1"], ["n1"]), ([], [])])
-def test_the_amount(amount: Any, number: Any) -> None:
-    assert check_pods.count(amount, NODES) == number
-
-
-@pytest.mark.parametrize("amount", [True, -1, "101%", "many", None, 1.5, ["n99"], {}])
-def test_a_wrong_amount(amount: Any) -> None:
-    with pytest.raises(InputError) as caught:
-        check_pods.count(amount, NODES)
-    assert caught.value.hint and caught.value.details["path"] == "check_pods"
-
-
 @pytest.mark.parametrize("check", [False, True])
 def test_gpu_verify_runs_them_on_nodes_without_a_problem(api: ApiServer, monkeypatch: pytest.MonkeyPatch, check: bool,
                                                          plan: dict[str, Any]) -> None:
@@ -253,3 +236,21 @@ def test_gpu_verify_runs_them_on_nodes_without_a_problem(api: ApiServer, monkeyp
     assert "pending" in {one["state"] for one in told["checks"]} and api.sent() == []
     wrong = act(gpu_verify.ActionModule, {**options, "check_pods": "some"}, task_vars(localhost={}), check)
     assert wrong["failed"] and "no number of Nodes" in wrong["msg"]
+
+
+def test_what_the_cluster_does_not_deliver_is_named_also_by_a_run_that_names_all_components(
+        api: ApiServer, monkeypatch: pytest.MonkeyPatch, plan: dict[str, Any]) -> None:
+    """As site does if it has delivered them."""
+    monkeypatch.setattr(gpu_verify, "display", SimpleNamespace(display=lambda line: None))
+    plan["kubeconfig"] = str(api.kubeconfig)
+    plan["components"] = {name: {"state": "absent"} for name in ("validator", "device_plugin", "dcgm_exporter")}
+    api.put(node("n1"), node("n2"), node("n3"))
+    options = {"cluster": plan, "timeout": 0, "compare": False, "check_pods": 1, "check_metrics": ["n1"]}
+    for names in (None, [*plan["components"]]):
+        told = act(gpu_verify.ActionModule, {**options, "components": names}, task_vars(localhost={}))
+        assert {(one["component"], one["state"]) for one in told["checks"]} == {
+            ("validator", "pending"), ("dcgm_exporter", "pending")}
+        assert {one["state"] for one in told["pods"]} == {"skipped"}
+        # Nothing is wrong with these Nodes.
+        assert not told.get("failed") and told["verified"] == ["n1", "n2", "n3"]
+    assert act(gpu_verify.ActionModule, {**options, "components": ["driver"]}, task_vars(localhost={}))["checks"] == []

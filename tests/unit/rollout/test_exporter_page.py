@@ -129,6 +129,40 @@ def test_a_page_that_cannot_be_read(api: ApiServer, client: Client, answer: Repl
     assert found.cause.isprintable()
 
 
-def test_a_pod_that_does_not_run_is_left_to_the_rollout(api: ApiServer, client: Client) -> None:
-    api.put(node("n1"), pod("n1", "Pending"))
-    assert check(client, 1) == [] and check(client, ["n1"]) == []
+def test_a_node_that_cannot_be_checked_is_named(api: ApiServer, client: Client) -> None:
+    Exporters(api, n2=[page(a=None, b=None)])
+    off = {exporter_page.LABELS["dcgm_exporter"]: "false"}
+    api.put(node("n1"), pod("n1", "Pending"), node("n2"), pod("n2"))
+    without, = check(client, ["n1", "n2"])
+    assert without.level == "pending" and without.nodes == ("n1",) and "no pod of the exporter runs" in without.cause
+    api.put(node("n1", **off))
+    labelled, other = check(client, ["n1", "n3"])
+    assert labelled.level == other.level == "pending" and labelled.nodes == ("n1",) and other.nodes == ("n3",)
+    assert "the label" in labelled.cause and "another problem" in other.cause and labelled.hint
+    # A number takes Nodes that can be checked, so nothing is missing.
+    assert check(client, 1) == []
+
+
+@pytest.mark.parametrize("check_mode", [False, True])
+def test_a_number_that_finds_no_node_to_check_says_so(api: ApiServer, client: Client, check_mode: bool) -> None:
+    api.put(node("n1"), pod("n1", "Pending"), node("n2"))
+    found, = check(client, 1, check_mode)
+    assert found.level == "pending" and found.nodes == ("n1", "n2") and "not checked" in found.cause
+
+
+def test_an_exporter_that_the_cluster_does_not_deliver_is_named() -> None:
+    found, = exporter_page.undelivered(["n1", "n2"], 1)
+    assert found.level == "pending" and found.nodes == ("n1", "n2")
+    assert "the cluster does not deliver dcgm_exporter" in found.cause and found.hint
+    assert [one.nodes for one in exporter_page.undelivered(["n1", "n2"], ["n2"])] == [("n2",)]
+    assert exporter_page.undelivered(["n1", "n2"], 0) == exporter_page.undelivered([], 2) == []
+
+
+@pytest.mark.parametrize("second", [page(b=2), page(), "nothing", page(a=None, b=2)])
+def test_a_gpu_that_vanishes_from_the_page_is_not_fresh(api: ApiServer, client: Client, second: str) -> None:
+    Exporters(api, n1=[page(a=1, b=1), second])
+    api.put(node("n1"), pod("n1"))
+    found, = check(client, 1)
+    assert found.level == "failed" and found.nodes == ("n1",)
+    # A GPU that still has samples, but no counter any more, is old.
+    assert ("did not grow" if "GPU_TEMP" in second and A in second else "has lost") in found.cause
