@@ -194,4 +194,5 @@ def test_a_killed_run_is_finished_by_the_next(site: Fleet) -> None:
     assert {name for name, row in rows.items() if row["state"] == "failed"} == BROKEN
     assert {name for name, row in rows.items() if row["state"] == "skipped"} == {GUARDED, LOST}
     assert all(name in result["msg"] and rows[name]["reason"] for name in (*BROKEN, GUARDED, LOST))
-    assert len(site.ready("jobs")) == JOBS + 1 and site.most <= PARALLEL and kills > KILLS // 2
+    assert site.most <= PARALLEL and kills > KILLS // 2
+    until(lambda: len(site.ready("jobs")) == JOBS + 1, "the jobs run again on other Nodes")
