@@ -158,6 +158,23 @@ def test_nvidia_drivers(fleet: Fleet) -> None:
     fleet.comes_to({fleet.a: canary, fleet.b: canary, fleet.later: later})
 
 
+def test_nvidia_drivers_with_an_affinity(fleet: Fleet) -> None:
+    """The controller of DaemonSets gives each Node the driver that the plan gives it: by a label, by a number, or by
+    the name of the Node."""
+    fleet.join([fleet.later], "ubuntu22.04")
+    fleet.label(fleet.a, canary="yes", slots="9")
+    canary = ("nvidia-gpu-driver-canary-ubuntu22.04", "610.57.04-ubuntu22.04")
+    most = ("nvidia-gpu-driver-most-ubuntu22.04", "595.91.07-ubuntu22.04")
+    labelled = {"matchExpressions": [{"key": "canary", "operator": "Exists"},
+                                     {"key": "slots", "operator": "Gt", "values": ["8"]}]}
+    named = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [fleet.b]}]}
+    for terms, chosen in (([labelled], {fleet.a}), ([labelled, named], {fleet.a, fleet.b}), ([named], {fleet.b})):
+        affinity = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+        fleet.deliver([nvidia_driver("canary", "610.57.04", default=False, nodeAffinity=affinity),
+                       nvidia_driver("most", "595.91.07")])
+        fleet.comes_to({name: canary if name in chosen else most for name in fleet.names})
+
+
 def test_a_bad_nvidia_driver_keeps_no_other_from_its_nodes(fleet: Fleet) -> None:
     """The Node of this NVIDIADriver keeps its current pod."""
     fleet.label(fleet.a, zone="a")

@@ -273,8 +273,8 @@ def test_an_affinity_decides_which_nodes_an_nvidia_driver_gets() -> None:
     assert served(given, cluster) == {"n1": ["nvidia-gpu-driver-a-ubuntu22.04 580.173.02-ubuntu22.04"],
                                       "n2": ["nvidia-gpu-driver-b-ubuntu22.04 595.91.07-ubuntu22.04"]}
     made = plan(given, cluster)
-    assert [one["nodes"] for one in made["pools"]] == [["n1"], ["n2"]] and not any("NVIDIADriver" in one
-                                                                                  for one in made["notes"])
+    assert [one["nodes"] for one in made["pools"]] == [["n1"], ["n2"]]
+    assert not any("NVIDIADriver" in one for one in made["notes"])
 
 
 @pytest.mark.parametrize("terms", [
