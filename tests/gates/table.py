@@ -84,6 +84,13 @@ def on_hosts(name: str, minutes: float, cores: float, *tests: str, needs: tuple[
                   ignores=OPERANDS, nearest=nearest)
 
 
+def on_clusters(name: str, minutes: float, cores: float, *tests: str, nearest: Sequence[str] = ()) -> Gate:
+    """A gate that runs test files of tests/integration_cluster. nearest: those that are about the manifests."""
+    paths = [f"tests/integration_cluster/test_{test}.py" for test in tests]
+    return pytest(name, minutes, cores, ("control plane",), *paths,
+                  nearest={**dict.fromkeys(OPERANDS, nearest), **dict.fromkeys(ON_A_HOST, ())})
+
+
 def lab(name: str, minutes: float, *words: str, needs: tuple[str, ...] = ()) -> Gate:
     """A prerequisite of gates that is created once and cached. minutes: the time to create it."""
     return Gate(name, (sys.executable, "-m", *words), minutes, needs=needs)
@@ -136,8 +143,12 @@ GATES = (
     on_hosts("slurm", 9, 0.25, "slurm", needs=("lab", "other hosts"), nearest=dict.fromkeys(ON_A_HOST, ()),
              inputs=("roles/maintenance/*",)),
     on_hosts("kill", 6, 0.16, "kill", nearest=dict.fromkeys(ON_A_HOST, ())),
-    pytest("cluster", 21, 0.53, ("control plane",), "tests/integration_cluster/*",
-           nearest={**dict.fromkeys(OPERANDS, ["components"]), **dict.fromkeys(ON_A_HOST, ())}),
+    on_clusters("cluster", 15, 0.53, "causes", "components", "config_maps", "drain", "drift", "driver_pools", "fleet",
+                "forged_hosts", "hostile", "labels", "maintenance", "mig", "operands", "operands_action", "playbooks",
+                "preflight", "release_steps", "removal", "rights", "sharing", "verify", nearest=["components"]),
+    # These have the cluster alone, each with its own Nodes.
+    on_clusters("whole cluster", 7, 0.53, "adopt", "compared", "faulty_clusters", "releases", "secrets", "states",
+                "upgrade_fleet"),
     pytest("kubelet", 5, 0.17, ("lab", "other hosts", "node", "control plane", "containerd"), "tests/kubelet/*",
            inputs=("lab/node/__main__.py",), nearest=dict.fromkeys((*OPERANDS, *ON_A_HOST), ())),
     on_hosts("site", 20, 0.35, "site", "hybrid", "bad_input", "become", "reboot", "windows",

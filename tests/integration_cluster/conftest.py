@@ -26,7 +26,7 @@ from tests.waiting import until
 
 runs.begin()
 pytest.register_assert_rewrite("tests.integration_cluster.drifts")
-NAME = "itest"
+NAME = f"itest{os.getpid()}"  # two gates run side by side
 _NUMBERS = itertools.count()
 # Files of tests that have the cluster alone, each with its own Nodes. The last one stops etcd.
 ALONE = ("test_adopt", "test_compared", "test_states", "test_releases", "test_secrets", "test_upgrade_fleet",
