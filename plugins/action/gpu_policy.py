@@ -51,6 +51,7 @@ _EXPORTS: t.Dict[str, t.Callable[[formats.Policy], t.Any]] = {
 
 # The second sentence of a warning about a Node that an earlier run has left out of service.
 _AGAIN = "The next run of site or remove that succeeds there puts it back into service."
+_REMEDIATE = "The next run of remediate puts it back into service."
 _UPGRADE = "The next run of the playbook upgrade finishes its driver upgrade."
 _BY_HAND = ("Add the host of the Node to the inventory, and run again; or check the Node and put it back into service "
             "by hand, see docs/maintenance.md.")
@@ -178,7 +179,9 @@ class ActionModule(ControllerAction):
             # gpu_verify checks at the end of the run, and would refuse them only then.
             nodes = plan["cluster"]["nodes"]["gpu"] if plan["cluster"] and seen is not None else None
             for option in check_nodes.OPTIONS:
-                check_nodes.count(arguments[option], nodes, option)
+                if check_nodes.count(arguments[option], nodes, option) and not nodes and plan["cluster"]:
+                    plan["notes"].append(f"gpu_{option}: nothing is checked in this run, because no Node has the "
+                                         "labels of a GPU yet. Run the playbook verify afterwards.")
             plan["notes"] += _attach_nodes(plan, wanted, seen, facts, task_vars)
         except GpuopsError as error:
             found = preflight.refused(error.as_result()["error"], facts, seen)
@@ -224,7 +227,7 @@ def _attach_nodes(plan: Data, wanted: Data, seen: Data | None, facts: Data, task
     marks = _annotations(wanted, seen) if facts or seen else None
     names = inventory_vars.node_names(task_vars) if facts else {}
     notes = host_nodes.attach(plan, names, _left_behind(marks), facts)
-    plan["warnings"] = _left_by_runs(marks, plan["hosts"])
+    plan["warnings"] = _left_by_runs(marks, plan["hosts"], plan["host_nodes"])
     return notes
 
 
@@ -242,7 +245,7 @@ def _hosts(wanted: Data, task_vars: Data) -> Data:
                                wanted["disruption"])
     return {"disruption": wanted["disruption"], **_about_nodes(wanted, len(hosts)), "hosts": found,
             "host_nodes": {host: one["node"] for host, one in found.items()},
-            "warnings": _left_by_runs(marks, found)}
+            "warnings": _left_by_runs(marks, found, {})}
 
 
 def _about_nodes(wanted: Data, hosts: int) -> Data:
@@ -266,7 +269,8 @@ def _annotations(wanted: Data, seen: Data | None) -> dict[str, dict[str, str]] |
 
 
 def _marks(annotations: t.Mapping[str, str], labels: t.Mapping[str, str]) -> dict[str, str]:
-    return {**annotations, **({upgrades.STATE: labels[upgrades.STATE]} if upgrades.STATE in labels else {})}
+    upgraded = upgrades.STATE in labels and deploy_labels.gets_driver_pod(labels)
+    return {**annotations, **({upgrades.STATE: labels[upgrades.STATE]} if upgraded else {})}
 
 
 def _left_behind(marks: dict[str, dict[str, str]] | None) -> dict[str, bool] | None:
@@ -279,27 +283,30 @@ def _left_behind(marks: dict[str, dict[str, str]] | None) -> dict[str, bool] | N
     return {name: maintenance.left_behind(one) for name, one in marks.items()}
 
 
-def _left_by_runs(marks: dict[str, dict[str, str]] | None, hosts: Data) -> list[str]:
+def _left_by_runs(marks: dict[str, dict[str, str]] | None, hosts: Data, others: Data) -> list[str]:
     """A warning for each Node that a killed or failed run has left out of service. marks: the result of
-    L(_annotations); hosts: those of the plan."""
+    L(_annotations); hosts: those of the plan; others: the Nodes of all hosts with facts, by host."""
     if not marks:
         return []
     from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import maintenance, node_lock
 
     found = maintenance.left_by_runs(marks, node_lock.Holder.of_run())
     own = {one["node"]["name"] for one in hosts.values() if one["node"]}
-    warnings = [f"{text} {_remedy(marks[name], name in own)}" for name, text in found.items()]
+    known = {one["name"] for one in others.values() if one}
+    warnings = [f"{text} {_remedy(marks[name], name in own, name in known)}" for name, text in found.items()]
     more = [f"{len(warnings) - _SHOWN} more Nodes were left behind by earlier runs."] if len(warnings) > _SHOWN else []
     return [*warnings[:_SHOWN], *more]
 
 
-def _remedy(marks: dict[str, str], is_host: bool) -> str:
-    """What puts a Node back into service. is_host: whether its host is in the play."""
+def _remedy(marks: dict[str, str], is_planned: bool, is_host: bool) -> str:
+    """What puts a Node back into service. is_planned: whether the plan has its host; is_host: whether the play has."""
     from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import maintenance
 
     if marks.get(upgrades.STATE) in (*upgrades.IN_PROGRESS, upgrades.FAILED):
         return _UPGRADE
-    return _AGAIN if is_host or maintenance.REMOVING in marks else _BY_HAND
+    if is_planned or maintenance.REMOVING in marks:
+        return _AGAIN
+    return _REMEDIATE if is_host else _BY_HAND
 
 
 def _config_maps(given: Data | None, wanted: Data, policy: formats.Policy) -> config_maps.Seen:

@@ -28,7 +28,8 @@ def notes(play: t.Mapping[str, Variables], hosts: t.Iterable[str], placement: t.
     if not {"host", "hybrid"} & places:
         for name in OF_HOSTS:
             having = [host for host in hosts if host in play and play[host].get(name) not in (None, "")]
-            found += [f"{some_of(having, _SHOWN)}: {name}: no effect: nothing is delivered on hosts."] if having else []
+            why = "no effect in site: nothing is delivered on hosts"
+            found += [f"{some_of(having, _SHOWN)}: {name}: {why}."] if having else []
     if not {"cluster", "hybrid"} & places:
         named = [name for name in OF_CLUSTERS if any(mine.get(name) for mine in play.values())]
         found += [f"{', '.join(named)}: no effect: nothing is delivered in a cluster."] if named else []

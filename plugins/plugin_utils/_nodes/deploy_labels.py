@@ -95,6 +95,11 @@ DRA_SET = frozenset(DEPLOY + word for word in ("dra-driver", "dra-validator", "d
 _ATTRACTS_NOTHING = ("", "false", "pre-installed")
 
 
+def gets_driver_pod(labels: t.Mapping[str, str]) -> bool:
+    """Whether a Node with these labels gets a driver pod, possibly later."""
+    return labels.get(LABELS["driver"], "false") not in ("false", "pre-installed")
+
+
 @dataclass(frozen=True)
 class Node:
     """The state of a Node on which its plan depends.

@@ -43,7 +43,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import (
     node,
     operand_pods,
 )
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy_labels import LABELS
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy_labels import LABELS, gets_driver_pod
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node import NodePatch, NodeState
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node_lock import HELD, Holder, refuse_held
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.pod import Pod, pods_on
@@ -287,9 +287,9 @@ class Maintenance:
 
     def _upgrade_left(self, one: NodeState) -> bool:
         """Whether the Node is in the middle of an upgrade of its driver pod, or this has failed, and this task is not
-        the one to finish it."""
-        return (one.labels.get(upgrades.STATE) in _UPGRADE_LEFT and not self._request.upgrades
-                and _DRIVER not in self._request.removing)
+        the one to finish it. A Node that gets no driver pod has at most the label of a former one."""
+        return (one.labels.get(upgrades.STATE) in _UPGRADE_LEFT and gets_driver_pod(one.labels)
+                and not self._request.upgrades and _DRIVER not in self._request.removing)
 
     def _upgrade_failed(self, one: NodeState) -> bool:
         """Whether this task leaves the Node cordoned because of an upgrade that has failed before it."""

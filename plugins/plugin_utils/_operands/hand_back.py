@@ -92,8 +92,9 @@ def refuse_unfinished(nodes: t.Sequence[Object]) -> None:
              if node_by_node.is_paused(one) or left_behind(one["metadata"].get("annotations") or {})]
     if found:
         raise ClusterError(f"An earlier run has not finished its work on {fold(found)}, and an operator cannot finish "
-                           "it.", "Run the playbook site until no Node is pending, then run again. Nothing has "
-                           "been changed.", verb="plan", object=f"Node {found[0]}", reason="Unfinished", found=found)
+                           "it.", "Run the playbook site, and upgrade if a driver upgrade is not finished, until no "
+                           "Node is pending, then run again. Nothing has been changed.", verb="plan",
+                           object=f"Node {found[0]}", reason="Unfinished", found=found)
 
 
 def _is_known(daemon: Object, drivers: t.Mapping[str, Object]) -> bool:

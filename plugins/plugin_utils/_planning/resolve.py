@@ -115,9 +115,9 @@ def _unused_variables(overrides: t.Mapping[str, HostVars]) -> list[str]:
 
 def _set_variables(entry: components.Entry, variables: HostVars) -> list[str]:
     """The variables of a component that a host sets. The level of a component, and driver_state, are often set for all
-    hosts and do not ask for the component."""
+    hosts and do not ask for the component. All reboots use driver_reboot_timeout."""
     return [name for name in (*entry.variables, *entry.secrets) if not name.endswith("_disruption")
-            and name != "driver_state" and (variables.get(name) or (
+            and name not in ("driver_state", "driver_reboot_timeout") and (variables.get(name) or (
                 name in components.TRUE_BY_DEFAULT and variables.get(name) is False))]
 
 

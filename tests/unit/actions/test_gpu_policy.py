@@ -17,7 +17,10 @@ from typing import Any
 
 import pytest
 import yaml
+from ansible_collections.gpuops.nvidia.plugins.action import gpu_policy
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import upgrades
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import variable_names
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import maintenance
 from ansible_collections.gpuops.nvidia.tests.unit.simulated.host_facts import facts
 
 SPEC = {"driver": {"version": "580.126.20"}, "mig": {"strategy": "mixed"}, "toolkit": {"args": ["x"]}}
@@ -35,6 +38,7 @@ LISTS = {"/apis/nvidia.com/v1/clusterpolicies": [{**CLUSTER_POLICY, "status": {"
                            {"metadata": {"name": "n3", "annotations": {
                                "gpuops.nvidia/maintenance-failed": "it broke"}}},
                            {"metadata": {"name": "n4", "annotations": {"gpuops.nvidia/held-by": "x"}, "labels": {
+                               "nvidia.com/gpu.deploy.driver": "true",
                                "nvidia.com/gpu-driver-upgrade-state": "validation-required"}}}]}
 OBJECTS = {"/version": {"gitVersion": "v1.36.3"}, "/api/v1/namespaces/mine/secrets/pro": {"metadata": {"name": "pro"}},
            "/api/v1/namespaces/mine/configmaps/counters": {"metadata": {"name": "counters"}, "data": {
@@ -266,6 +270,20 @@ def test_nodes_that_earlier_runs_have_left_are_named_and_go_into_the_plan(result
         assert killed.startswith("An earlier run was killed while it worked on Node localhost. ")
         assert killed.endswith(again) is (name == "only_place")
     assert results["delivered"]["cluster"]["unfinished"] == ["n2"]
+
+
+@pytest.mark.parametrize(("marks", "planned", "host", "first"), [
+    ({}, True, True, "The next run of site"), ({}, False, True, "The next run of remediate"),
+    ({}, False, False, "Add the host"), ({upgrades.STATE: "upgrade-failed"}, True, True, "The next run of the play"),
+    ({maintenance.REMOVING: "driver"}, False, False, "The next run of site")])
+def test_what_puts_a_node_back_into_service(marks: dict[str, str], planned: bool, host: bool, first: str) -> None:
+    assert gpu_policy._remedy(marks, planned, host).startswith(first)
+
+
+def test_the_label_of_a_former_upgrade_counts_only_where_a_driver_pod_runs() -> None:
+    labels = {upgrades.STATE: "upgrade-failed"}
+    assert gpu_policy._marks({"a": "b"}, labels) == {"a": "b"}
+    assert gpu_policy._marks({}, {**labels, "nvidia.com/gpu.deploy.driver": "true"}) == labels
 
 
 def test_secrets_of_a_policy_are_not_printed(run: tuple[dict[str, Any], str]) -> None:

@@ -15,7 +15,7 @@ PLAY: dict[str, dict[str, Any]] = {
     "a": {"gpu_settings": [], "gpu_render_to": "/tmp/x", "gpu_sharing": {"x": "y"}},
     "b": {"gpu_settings": [{"gpus": "all"}], "gpu_check_pods": True, "gpu_pull_secrets": []},
     "c": {}, "control": {"gpu_settings": [], "gpu_startup_taint": "t"}}
-SETTINGS = "a, b: gpu_settings: no effect: nothing is delivered on hosts."
+SETTINGS = "a, b: gpu_settings: no effect in site: nothing is delivered on hosts."
 CLUSTER = "gpu_render_to, gpu_startup_taint, gpu_check_pods: no effect: nothing is delivered in a cluster."
 
 

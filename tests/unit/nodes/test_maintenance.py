@@ -586,12 +586,21 @@ def test_the_removal_of_the_driver_ends_its_failed_upgrade() -> None:
     assert mps_only.nodes["n1"]["spec"]["unschedulable"] and mps_only.annotations[REASON] == FAILED[REASON]
 
 
+def test_a_node_without_a_driver_pod_does_not_wait_for_an_upgrade() -> None:
+    """Its driver is on the host. The label is of a former operator, and the playbook upgrade would find no pod."""
+    site = upgraded("upgrade-failed", **FAILED)
+    site.nodes["n1"]["metadata"]["labels"][f"{D}driver"] = "false"
+    ended = site.run("ended")
+    assert ended["changed"] and not ended["pending"] and not site.nodes["n1"]["spec"].get("unschedulable")
+
+
 @pytest.mark.parametrize("check", [False, True])
 def test_a_run_warns_of_a_node_that_it_leaves_to_the_upgrade(api: ApiServer, check: bool) -> None:
     """The role maintenance registers no result of the end."""
     api.put({"apiVersion": "v1", "kind": "Node", "spec": {"unschedulable": True}, "status": {"conditions": [
         {"type": "Ready", "status": "True"}]}, "metadata": {"name": "n1", "labels": {
-            label_keys.UPGRADE_STATE: "upgrade-failed"}, "annotations": {cordon.ANNOTATION: "false", **FAILED}}})
+            label_keys.UPGRADE_STATE: "upgrade-failed", **LABELS},
+            "annotations": {cordon.ANNOTATION: "false", **FAILED}}})
     options = {"state": "ended", "node": "n1", "kubeconfig": str(api.kubeconfig), "begun": {"skipped": True}}
     result = act(node_maintenance.ActionModule, options, task_vars(localhost={}), check)
     warning, = result["warnings"]
