@@ -302,7 +302,7 @@ def _remedy(marks: dict[str, str], is_planned: bool, is_host: bool) -> str:
     """What puts a Node back into service. is_planned: whether the plan has its host; is_host: whether the play has."""
     from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import maintenance
 
-    if marks.get(upgrades.STATE) in (*upgrades.IN_PROGRESS, upgrades.FAILED):
+    if marks.get(upgrades.STATE) in upgrades.UNFINISHED:
         return _UPGRADE
     if is_planned or maintenance.REMOVING in marks:
         return _AGAIN

@@ -61,6 +61,11 @@ class Request(t.NamedTuple):
     again: bool = False
 
 
+def stopped_by(steps: t.Iterable[Step]) -> list[str]:
+    """The services that steps stop, in this order."""
+    return [unit for step in steps if step.action == STOP for unit in step.data["units"]]
+
+
 class ResetRun:
     """A run of gpu_reset. now: the seconds since 1970."""
 
@@ -88,10 +93,9 @@ class ResetRun:
             pauses = Pauses(self._command, journal)
             clients = Clients(self._nvml, pauses, self._root)
             steps, pending = self._plan(clients, former)
-            stopped = [unit for step in steps if step.action == STOP for unit in step.data["units"]]
             # Including units that a killed run has stopped; the last stopped unit is started first.
             steps += [Step(START, unit, "it is stopped for a reset")
-                      for unit in reversed(list(dict.fromkeys([*pauses.units, *stopped])))]
+                      for unit in reversed(list(dict.fromkeys([*pauses.units, *stopped_by(steps)])))]
             done = self._apply(steps, former, clients, pauses) if not self._request.check else steps
         boots = any(step.action == REBOOT for step in steps)
         return outcome(done, pending, plan_diff("gpu_reset", done), reboot_required=boots,
@@ -113,12 +117,11 @@ class ResetRun:
         self._silent = set(self._request.gpus) - set(self._devices)
         steps: list[Step] = []
         pending: list[PendingStep] = []
-        stopped: list[str] = []  # services may use several of the GPUs: each is stopped and started once
         for pci, reason in sorted(self._request.gpus.items()):
-            now, later = self._of_gpu(pci, reason, clients, former, stopped)
+            # Services may use several of the GPUs: each is stopped and started once.
+            now, later = self._of_gpu(pci, reason, clients, former, stopped_by(steps))
             steps += now
             pending += later
-            stopped += [unit for step in now if step.action == STOP for unit in step.data["units"]]
         return steps, pending
 
     def _of_gpu(self, pci: str, reason: str, clients: Clients, former: t.Mapping[str, str],

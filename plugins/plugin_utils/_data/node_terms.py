@@ -32,6 +32,11 @@ def matches(term: Section, name: str, labels: t.Mapping[str, str]) -> bool:
         holds(one, {"metadata.name": name}) for one in places)
 
 
+def any_matches(terms: t.Iterable[Section], name: str, labels: t.Mapping[str, str]) -> bool:
+    """Whether a Node matches one of the terms."""
+    return any(matches(one, name, labels) for one in terms)
+
+
 def holds(expression: Section, there: t.Mapping[str, str]) -> bool:
     """Whether labels, or fields, match an expression."""
     key, operator = str(expression["key"]), str(expression["operator"])

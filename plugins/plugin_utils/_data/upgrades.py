@@ -26,6 +26,8 @@ FAILED = "upgrade-failed"
 # The states in which a Node is cordoned for its upgrade.
 CORDONED = (WAIT, POD_DELETION, DRAIN, POD_RESTART, VALIDATION, UNCORDON)
 IN_PROGRESS = (CORDON, *CORDONED)
+# Those of an upgrade that was begun and has not come to its end.
+UNFINISHED = (*IN_PROGRESS, FAILED)
 
 # Labels that users set: on a Node that is not upgraded, and on a pod that a drain does not evict.
 SKIP = "nvidia.com/gpu-driver-upgrade.skip"

@@ -340,7 +340,7 @@ def _nvidia_drivers(policy: Policy, name: str, node: Node) -> list[int]:
     other Nodes, or an empty list if the policy has no such driver or its affinity leaves out the Node."""
     takers = [number for number, one in enumerate(policy.pools) if one.selects(name, node["labels"])]
     rest = node_terms.required(policy.get("driver.nodeAffinity"))
-    fits = policy.fallback and (not rest or any(node_terms.matches(term, name, node["labels"]) for term in rest))
+    fits = policy.fallback and (not rest or node_terms.any_matches(rest, name, node["labels"]))
     return takers or ([-1] if fits else [])
 
 

@@ -97,7 +97,7 @@ _ATTRACTS_NOTHING = ("", "false", "pre-installed")
 
 def gets_driver_pod(labels: t.Mapping[str, str]) -> bool:
     """Whether a Node with these labels gets a driver pod, possibly later."""
-    return labels.get(LABELS["driver"], "false") not in ("false", "pre-installed")
+    return labels.get(LABELS["driver"], "") not in _ATTRACTS_NOTHING
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,6 @@ REASON = "gpuops.nvidia/maintenance-failed"
 REMOVING = "gpuops.nvidia/removing"
 OTHERS = "others"
 _UPGRADE_ENDED = ("", "unknown", upgrades.DONE, upgrades.FAILED)
-_UPGRADE_LEFT = (*upgrades.IN_PROGRESS, upgrades.FAILED)
 _DRIVER = "driver"  # in REMOVING
 _KEPT = 1000  # the maximum number of characters of a reason
 _PAUSE = 1.0  # seconds between two requests
@@ -288,7 +287,7 @@ class Maintenance:
     def _upgrade_left(self, one: NodeState) -> bool:
         """Whether the Node is in the middle of an upgrade of its driver pod, or this has failed, and this task is not
         the one to finish it. A Node that gets no driver pod has at most the label of a former one."""
-        return (one.labels.get(upgrades.STATE) in _UPGRADE_LEFT and gets_driver_pod(one.labels)
+        return (one.labels.get(upgrades.STATE) in upgrades.UNFINISHED and gets_driver_pod(one.labels)
                 and not self._request.upgrades and _DRIVER not in self._request.removing)
 
     def _upgrade_failed(self, one: NodeState) -> bool:
@@ -430,7 +429,8 @@ class Maintenance:
             marks[REMOVING] = ",".join(sorted(left)) if left - {OTHERS} else None
         own = self._request.mark(live)
         # Without its driver pod, no later upgrade would find the Node.
-        ended = not reason and _DRIVER in self._request.removing and live.labels.get(upgrades.STATE) in _UPGRADE_LEFT
+        ended = (not reason and _DRIVER in self._request.removing
+                 and live.labels.get(upgrades.STATE) in upgrades.UNFINISHED)
         return NodePatch({**dict.fromkeys(_paused(live.labels), "true"), **({upgrades.STATE: None} if ended else {}),
                           **own.labels},
                          {**patch.annotations, **marks, **own.annotations}, patch.spec)

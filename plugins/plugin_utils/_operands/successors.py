@@ -107,4 +107,4 @@ def runs_on(daemon_set: Object, node: Object, effects: t.Collection[str] = ("NoE
     terms = required_terms(spec)
     return bool((spec.get("nodeSelector") or {}).items() <= labels.items()
                 and not untolerated(taints, spec.get("tolerations") or ())
-                and (terms is None or any(node_terms.matches(one, node["metadata"]["name"], labels) for one in terms)))
+                and (terms is None or node_terms.any_matches(terms, node["metadata"]["name"], labels)))

@@ -60,7 +60,7 @@ class DriverPool:
     def selects(self, name: str, labels: t.Mapping[str, str]) -> bool:
         """Whether it selects a Node."""
         return self.node_selector.items() <= labels.items() and (
-            not self.terms or any(node_terms.matches(term, name, labels) for term in self.terms))
+            not self.terms or node_terms.any_matches(self.terms, name, labels))
 
     @property
     def keys(self) -> str:

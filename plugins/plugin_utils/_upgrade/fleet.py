@@ -196,7 +196,7 @@ def _candidate(daemon_set: Object, pool: t.Mapping[str, t.Any], node: Object, po
     waits = upgrades.SAFE_LOAD in state.annotations
     outdated = pod is not None and (asked or rows.is_outdated(pod))
     # A Node whose driver pod is not outdated any more, but whose upgrade is required, is upgraded already.
-    begun = label in (*upgrades.IN_PROGRESS, upgrades.FAILED) or label == upgrades.REQUIRED and pod is not None
+    begun = label in upgrades.UNFINISHED or label == upgrades.REQUIRED and pod is not None
     if not (outdated or asked or waits or begun):
         return None
     excluded = ""
