@@ -10,6 +10,7 @@ term if it matches all of these expressions, and must match one of the terms (Ku
 from __future__ import annotations
 
 import itertools
+import math
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Data, Section
@@ -78,6 +79,12 @@ def others(selector: t.Mapping[str, str], terms: t.Sequence[Section]) -> list[Da
             term = both(term, part)
         found.append(term)
     return found
+
+
+def count_of_others(selector: t.Mapping[str, str], terms: t.Sequence[Section]) -> int:
+    """The number of terms that L(others) returns."""
+    return len(selector) + (math.prod(sum(len(_opposite(kind, one)) for kind in _KINDS for one in term.get(kind) or ())
+                                      for term in terms) if terms else 0)
 
 
 def _opposite(kind: str, expression: Section) -> list[Data]:

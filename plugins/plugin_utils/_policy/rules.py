@@ -9,6 +9,7 @@ Source: the resource definitions, the code and the chart's own checks (templates
 from __future__ import annotations
 
 import itertools
+import math
 import re
 import typing as t
 
@@ -21,6 +22,8 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults imp
 # The operator itself sets this label, to assign Nodes to NVIDIADrivers.
 _RESERVED = "nvidia.com/gpu-operator.driver.owner"
 _ALONE = ("values", "GPUClusterPolicy")
+# A DaemonSet with more nodeSelectorTerms is hard to read, and slows down the scheduler.
+_TERMS = 256
 
 
 def document_faults(kind: str, document: Document, root: tuple[str, ...]) -> list[str]:
@@ -123,7 +126,22 @@ def driver_faults(drivers: t.Sequence[tuple[str, Section]]) -> list[str]:
         if _selects_all_of(its, own) or _selects_all_of(own, its):
             found.append(f"NVIDIADrivers {one} ({_selected(its)}) and {other} ({_selected(own)}) select the "
                          "same Nodes; use selectors that exclude each other, or set default to true in one of them")
-    return found
+    return found or _terms_faults(drivers)
+
+
+def _terms_faults(drivers: t.Sequence[tuple[str, Section]]) -> list[str]:
+    """The fault if the DaemonSet of the default driver would need too many terms to exclude the Nodes that NVIDIADrivers
+    select: the numbers of the terms that exclude the Nodes of each of them multiply."""
+    wanted = {name: (spec.get("nodeSelector") or {}, node_terms.required(spec.get("nodeAffinity")))
+              for name, spec in drivers if not spec.get("default")}
+    rest = [node_terms.required(spec.get("nodeAffinity")) for _name, spec in drivers if spec.get("default")]
+    counts = {name: node_terms.count_of_others(selector, terms) for name, (selector, terms) in wanted.items()}
+    total = math.prod([*(count or 1 for count in counts.values()), *(len(terms) or 1 for terms in rest)])
+    if total <= _TERMS:
+        return []
+    return [f"the Nodes that NVIDIADrivers {', '.join(name for name, count in counts.items() if count > 1)} select are "
+            f"excluded from the DaemonSet of the default driver by {total} nodeSelectorTerms; at most {_TERMS} are "
+            "allowed; give the Nodes of each NVIDIADriver a label of their own, and select them by nodeSelector"]
 
 
 def _selects_all_of(wider: Section, narrower: Section) -> bool:
