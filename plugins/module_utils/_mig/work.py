@@ -118,8 +118,9 @@ class MigRun:
             what = number, function.address, function.device, function.subsystem or ""
             # A loaded driver does not answer, so the state of the GPU can differ from that in the device tables.
             asked_later = self.request.after_reload and self.request.check
-            gpus.append(self._unreadable_gpu(*what, self.nvml.error or "NVML is not installed.")
-                        if function.driver == "nvidia" and not asked_later else self._assume(*what))
+            asks = self.request.state == "present" and not self.request.check
+            gpus.append(self._unreadable_gpu(*what, self.nvml.error or "The NVIDIA driver is not installed.")
+                        if asks or function.driver == "nvidia" and not asked_later else self._assume(*what))
         return gpus
 
     def _bus(self) -> t.Sequence[Function]:
@@ -256,10 +257,6 @@ class MigRun:
         """The configured GPUs with their goals. Raises InputError and HostError, before any change."""
         if not gpus:
             raise HostError("This host has no NVIDIA GPU.", "Remove the host from the group, or check lspci -d 10de:.")
-        asks = self.request.state == "present" and not self.request.check and not self.nvml.available
-        if asks and not all(gpu.unread for gpu in gpus):
-            raise HostError(f"MIG cannot be configured: {self.nvml.error or 'the NVIDIA driver is not installed.'}",
-                            "Install and load the driver first (gpuops.nvidia.nvidia_driver).")
         chosen = self._chosen(gpus)
         if self.request.checkpoint is not None:
             return [pair for pair in self._checkpointed(gpus) if pair[0].pci in chosen]
@@ -305,6 +302,9 @@ class MigRun:
         devices = checkpoint_file.read(self.request.checkpoint)
         if not self.nvml.available:
             self.warnings.append("UUIDs are unknown while the driver does not run, so the checkpoint is not planned.")
+            for gpu in gpus:
+                if gpu.unread:
+                    self._wait(gpu.pci, "checkpoint", gpu.unread)
             return []
         by_uuid = {self._uuid(gpu.pci).lower(): gpu for gpu in gpus if not gpu.unread}
         for uuid, (path, _device) in devices.items():

@@ -165,12 +165,16 @@ def test_the_layout_of_a_gpu_that_does_not_answer_is_kept_for_the_boot(
 
 
 def test_without_loaded_modules_the_plan_starts_from_what_is_kept(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ampere keeps its mode without a driver; existing content of the file is not written again."""
+    """Ampere keeps its mode without a driver; existing content of the file is not written again. A run that is not in
+    check mode waits for the driver, and keeps the file."""
     host.go()
     functions = tuple(Function(pci, "10de", "20b2", "10de:0000", "0302", None) for pci in (A, B))
     monkeypatch.setattr(pci_module, "read_bus", lambda _root: Bus(functions, (), False, None))
     host.model.available, host.model.error = False, "NVML cannot be used (DRIVER_NOT_LOADED)."
     check = host.go(check=True)
+    kept = host.inodes()
+    waiting = host.go("all-3g.40gb")
+    assert (waiting["changed"], [step["target"] for step in waiting["pending"]], host.inodes()) == (False, [A, B], kept)
     host.model.available = True
     for pci in (A, B):
         host.model.placed[pci].clear()

@@ -86,8 +86,10 @@ def test_steps_before_a_driver_are_those_of_the_run(monkeypatch: pytest.MonkeyPa
         offline = go(bare, wanted, check=True)
         assert all(step["assumed"] for step in offline["plan"])
         assert ids(offline) == ids(go(hosts(), wanted))
-    with pytest.raises(HostError, match="driver is not installed"):
-        go(bare, "all-balanced")
+    result = go(bare, "all-balanced")
+    assert (result["changed"], result["plan"], bare.writes) == (False, [], [])
+    assert [(step["target"], step["pending_reason"]) for step in result["pending"]] == [
+        (pci, "The NVIDIA driver is not installed.") for pci in (A, B)]
 
 
 # As with a driver before R550, which tells the profiles only while MIG is on.
