@@ -48,6 +48,8 @@ int check_privilege(const State *state, int gpu);
 int creation_fault(State *state, int gpu);
 int copy_text(const char *text, char *buffer, unsigned length);
 bool gpu_present(const State *state, unsigned gpu);
+/* The slot of a GPU by its place in NVML's list, -1 where the list has no such place. */
+int gpu_at(const State *state, unsigned index);
 int library_version(char out[32]);   /* 0 where the file's name carries none */
 void kernel_version(const State *state, char out[32]);
 void trace(const char *name);

@@ -195,6 +195,12 @@ static int device_fault(State *state, int gpu) {
 
 bool gpu_present(const State *state, unsigned gpu) { return gpu < state->gpu_count && !fault_find(state, "off-bus", (int)gpu); }
 
+int gpu_at(const State *state, unsigned index) {
+    for (unsigned i = 0; i < state->gpu_count; i++)
+        if (gpu_present(state, i) && index-- == 0) return (int)i;
+    return -1;
+}
+
 static int resolve(State *state, Handle handle, const char *kinds, Device *out) {
     uintptr_t h = (uintptr_t)handle;
     unsigned gpu = h >> 16 & 0xffff, gi = h >> 8 & 0xff, ci = h & 0xff;

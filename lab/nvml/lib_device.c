@@ -34,9 +34,8 @@ static int give(State *state, unsigned gpu, Handle *out) {
 
 static int by_index(State *state, unsigned index, Handle *out) {
     if (!out) return INVALID_ARGUMENT;
-    for (unsigned i = 0; i < state->gpu_count; i++)
-        if (gpu_present(state, i) && index-- == 0) return give(state, i, out);
-    return INVALID_ARGUMENT;
+    int gpu = gpu_at(state, index);
+    return gpu < 0 ? INVALID_ARGUMENT : give(state, (unsigned)gpu, out);
 }
 
 API(nvmlDeviceGetHandleByIndex)(unsigned index, Handle *out) {
@@ -177,14 +176,25 @@ API(nvmlDeviceGetPciInfo_v2)(Handle handle, PciInfoOld *out) {
     return pci_old(call, handle, out);
 }
 
-API(nvmlDeviceGetPciInfo_v3)(Handle handle, PciInfo *out) {
-    DEVICE_CALL("nvmlDeviceGetPciInfo_v3", handle);
+static int pci_info(const Gpu *g, PciInfo *out) {
     if (!out) return INVALID_ARGUMENT;
-    *out = (PciInfo){.pciDeviceId = pci_id(d.g->board), .pciSubSystemId = pci_subsystem(d.g->board)};
-    pci_numbers(d.g, &out->domain, &out->bus, &out->device);
+    *out = (PciInfo){.pciDeviceId = pci_id(g->board), .pciSubSystemId = pci_subsystem(g->board)};
+    pci_numbers(g, &out->domain, &out->bus, &out->device);
     snprintf(out->busIdLegacy, sizeof out->busIdLegacy, "%04X:%02X:%02X.0", out->domain & 0xffff, out->bus & 0xff, out->device & 0xff);
     snprintf(out->busId, sizeof out->busId, "%08X:%02X:%02X.0", out->domain, out->bus, out->device);
     return OK;
+}
+
+API(nvmlDeviceGetPciInfo_v3)(Handle handle, PciInfo *out) {
+    DEVICE_CALL("nvmlDeviceGetPciInfo_v3", handle);
+    return pci_info(d.g, out);
+}
+
+/* Not part of NVML: the vendor's nvidia-smi also finds a GPU that answers nothing by its PCI address. */
+API(gpusimPciInfo)(unsigned index, PciInfo *out) {
+    CALL("gpusimPciInfo");
+    int gpu = gpu_at(call.state, index);
+    return gpu < 0 ? INVALID_ARGUMENT : pci_info(&call.state->gpus[gpu], out);
 }
 
 API(nvmlDeviceGetPciInfoExt)(Handle handle, PciInfoExt *out) {

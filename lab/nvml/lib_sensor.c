@@ -183,9 +183,10 @@ static int reset(State *state, void *argument) {
 
 /* Not part of NVML: the vendor's nvidia-smi asks the kernel module for a reset by another road. Works on a GPU that
  * answers nothing else (faults reset-required, corrupted-inforom), not on a lost one. */
-API(gpusimResetGpu)(unsigned gpu) {
+API(gpusimResetGpu)(unsigned index) {
     CALL("gpusimResetGpu");
-    if (!gpu_present(call.state, gpu) || fault_find(call.state, "gpu-lost", (int)gpu)) return GPU_IS_LOST;
-    if (check_privilege(call.state, (int)gpu)) return NO_PERMISSION;
-    return change_state(reset, &(int){(int)gpu});
+    int gpu = gpu_at(call.state, index);
+    if (gpu < 0 || fault_find(call.state, "gpu-lost", gpu)) return GPU_IS_LOST;
+    if (check_privilege(call.state, gpu)) return NO_PERMISSION;
+    return change_state(reset, &gpu);
 }

@@ -153,18 +153,15 @@ static int set_mig(unsigned mode) {
 }
 
 static int reset_gpus(const char *list) {
-    unsigned count = 0;
+    unsigned count = 0, chosen = 0;
     /* By the place in NVML's list: a GPU that needs a reset answers nothing else. */
     if (nv.count(&count)) return 255;
     for (unsigned i = 0; i < count; i++) {
-        char index[12];
-        snprintf(index, sizeof index, "%u", i);
         Selected g = {.index = i};
-        if (!nv.by_index(i, &g.handle)) {
-            nv.pci(g.handle, &g.pci);
-            nv.uuid(g.handle, g.uuid, sizeof g.uuid);
-        }
+        if (nv.pci_at(i, &g.pci)) continue;
+        if (!nv.by_index(i, &g.handle)) nv.uuid(g.handle, g.uuid, sizeof g.uuid);
         if (list && !named(&g, list)) continue;
+        chosen++;
         int rc = nv.reset(i);
         if (rc == IN_USE)
             printf("The following GPUs could not be reset:\n  GPU %s: In use by another client\n\n1 device is currently being used by one or more other "
@@ -176,6 +173,7 @@ static int reset_gpus(const char *list) {
         if (rc) return exit_code(rc);
         printf("GPU %s was successfully reset.\n", g.pci.busId);
     }
+    if (!chosen) return puts("No devices were found"), NOT_FOUND;
     puts("All done.");
     return 0;
 }

@@ -60,6 +60,7 @@
     X(ci_destroy, "nvmlComputeInstanceDestroy", (Handle)) \
     X(ci_list, "nvmlGpuInstanceGetComputeInstances", (Handle, unsigned, Handle *, unsigned *)) \
     X(ci_info, "nvmlComputeInstanceGetInfo_v2", (Handle, CiInfo *)) \
+    X(pci_at, "gpusimPciInfo", (unsigned, PciInfo *)) \
     X(reset, "gpusimResetGpu", (unsigned))
 
 #define DECLARE(name, symbol, parameters) int(*name) parameters;

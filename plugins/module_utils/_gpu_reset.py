@@ -199,6 +199,8 @@ class ResetRun:
                 hint = "Stop what uses it, which fuser -v /dev/nvidia* may name, then run again; or reboot the host."
             raise HostError(f"GPU {pci} could not be reset: {error.message}", hint, gpu=pci) from error
         self._devices = {device.pci: device for device in self._nvml.devices()}
+        self._silent.discard(pci)
+        self._device(pci)  # raises if the reset has not helped
 
     # -- record
 

@@ -292,6 +292,20 @@ def test_a_reset_mends_or_is_refused(machine: Make) -> None:
         assert library.instances(gpu) == []
 
 
+def test_a_gpu_that_answers_nothing_is_reset_by_its_address(machine: Make) -> None:
+    host = machine("a100-80=3")
+    with host.nvml.session() as library:
+        gpus = library.gpus()
+        places = [library.fill(nvml.PciInfo, "DeviceGetPciInfo_v3", gpu).busId.decode() for gpu in gpus]
+        host.sim("fault", "set", "reset-required", "1")
+        host.sim("fault", "set", "off-bus", "0")  # the list of NVML has one place less
+        told = host.run("nvidia-smi", "--gpu-reset", "-i", places[1])
+        assert (told.returncode, code_of(lambda: name_of(library, gpus[1]))) == (0, 0), told.stdout
+        assert f"GPU {places[1]} was successfully reset" in told.stdout
+        missing = host.run("nvidia-smi", "--gpu-reset", "-i", places[0])
+        assert (missing.returncode, missing.stdout) == (nvml.NOT_FOUND, "No devices were found\n")
+
+
 def test_every_fault_that_is_offered_is_tested_here(machine: Make) -> None:
     offered = {line.split()[0] for line in machine("t4=1").sim("fault", "list").splitlines()}
     source = Path(__file__).read_text(encoding="utf-8")

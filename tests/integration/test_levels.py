@@ -81,7 +81,7 @@ PROGRAMS = (
 )
 # Calls of the simulated NVML, in the same way.
 CALLS = (
-    (r"nvml\w*(Get|Is[A-Z]|Init|Shutdown|ErrorString)", ""),
+    (r"nvml\w*(Get|Is[A-Z]|Init|Shutdown|ErrorString)|gpusimPciInfo", ""),
     (r"nvmlDeviceSetMigMode", "change the MIG mode"),
     (r"nvml\w+Create(Gpu|Compute)Instance", "create MIG instances"),
     (r"nvml(Gpu|Compute)InstanceDestroy", "destroy MIG instances"),

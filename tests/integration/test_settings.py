@@ -156,7 +156,6 @@ END
 systemctl daemon-reload; systemctl start watch; gpusim fault set reset-required 1""")
     waits = reset_by_module(lab, "idle")  # NVML tells no process of this GPU
     assert waits["plan"] == [] and "watch.service" in waits["pending"][0]["id"]
-    lab.sh(HOST, "gpusim fault clear")
     reset = reset_by_module(lab, "drain")
     assert [step["action"] for step in reset["plan"]] == ["stop GPU clients", "reset GPU", "start service"]
     assert lab.sh(HOST, "systemctl is-active watch").strip() == "active"

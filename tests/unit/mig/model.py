@@ -57,6 +57,12 @@ class Model:
         quiet = {number for number, _why in self.silent}
         return [device for device in self.gpus if device.number not in quiet]
 
+    def heal(self, pci: str) -> None:
+        """What a reset does to a GPU that does not answer."""
+        number = next(device.number for device in self.gpus if device.pci == pci)
+        self.silent = [one for one in self.silent if one[0] != number]
+        self.ill.discard(pci)
+
     def reopen(self, device: Device) -> Device:
         return device
 

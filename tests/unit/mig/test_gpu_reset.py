@@ -152,6 +152,14 @@ def test_a_gpu_that_does_not_answer_is_reset(host: Host) -> None:
     assert go(host, A)["reset"] == [A]
 
 
+def test_a_reset_that_has_not_helped_is_no_success(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    host.model.silent = [(0, "RESET_REQUIRED")]
+    monkeypatch.setattr(host.model, "heal", lambda _pci: None)
+    with pytest.raises(HostError, match=f"GPU {A} does not answer after the reset of GPU {A}. Reboot the host."):
+        go(host, A)
+    assert host.calls == [f"{RESET}{A}"]
+
+
 @pytest.mark.parametrize("answers", [False, True])
 def test_processes_that_have_a_sick_gpu_open_are_found(host: Host, answers: bool) -> None:
     """NVML lists no process of a GPU that needs a reset."""

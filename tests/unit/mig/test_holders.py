@@ -64,6 +64,8 @@ class Host:
         self.calls.append(words)
         if words in self.refused and options.get("check", True):
             raise CommandError(argv, 1, "", "no", options.get("hint", ""))
+        if "--gpu-reset" in argv:
+            self.model.heal(argv[-1])
         if words.startswith("systemctl stop"):
             for pid, group in CGROUPS.items():
                 if group.endswith(argv[-1]):
