@@ -130,8 +130,8 @@ def driver_faults(drivers: t.Sequence[tuple[str, Section]]) -> list[str]:
 
 
 def _terms_faults(drivers: t.Sequence[tuple[str, Section]]) -> list[str]:
-    """The fault if the DaemonSet of the default driver would need too many terms to exclude the Nodes that NVIDIADrivers
-    select: the numbers of the terms that exclude the Nodes of each of them multiply."""
+    """The fault if the DaemonSet of the default driver would need too many terms to exclude the Nodes of NVIDIADrivers:
+    the numbers of the terms that exclude the Nodes of each of them multiply."""
     wanted = {name: (spec.get("nodeSelector") or {}, node_terms.required(spec.get("nodeAffinity")))
               for name, spec in drivers if not spec.get("default")}
     rest = [node_terms.required(spec.get("nodeAffinity")) for _name, spec in drivers if spec.get("default")]

@@ -281,7 +281,7 @@ def test_a_list_as_kubectl_writes_it(tmp_path: pathlib.Path) -> None:
       for number in range(9)],
      ["NVIDIADrivers d0, d1, d2, d3, d4, d5, d6, d7, d8 select are", "512 nodeSelectorTerms; at most 256 are allowed"]),
     ([resource("NVIDIADriver", "a", nodeAffinity=affinity(*((key, "Gt", "1") for key in "abcdefgh"))),
-      resource("NVIDIADriver", "b", nodeSelector={key: "1" for key in "ijklmnopqrstuvwxyz"}),
+      resource("NVIDIADriver", "b", nodeSelector=dict.fromkeys("ijklmnopqrstuvwxyz", "1")),
       resource("NVIDIADriver", "rest", default=True)], ["NVIDIADrivers a, b select are", "by 288 nodeSelectorTerms"]),
     (resource("NVIDIADriver", nodeAffinity=affinity(
         ("a", "In"), ("b", "Exists", "1"), ("c", "Gt", "x"), ("d", "Lt", "1", "2"), ("e", "In", "1"))),
