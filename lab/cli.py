@@ -22,6 +22,7 @@ HOST_FAULTS = ("nouveau", "nouveau-in-use", "secure-boot", "module-in-use", "bui
                "slow-ssh")
 
 PARTS = {"packages": (needs.ensure, "Debian packages on this machine"),
+         "browser": (lambda: needs.ensure(needs.BROWSER_PACKAGES), "a browser for the page of the report"),
          "hosts": (lab.build, "the image of most hosts and the repositories (the default)"),
          "kinds": (lab.build_kinds, "the images of all kinds of hosts")}
 

@@ -16,6 +16,7 @@ PACKAGES = ("podman", "runc", "conmon", "netavark", "iptables", "mmdebstrap", "d
             "openssh-client", "iproute2", "gcc", "libc6-dev", "make", "binutils", "dpkg-dev", "apt-utils", "gnupg",
             "gpgv", "rpm", "createrepo-c", "makeself", "python3-venv", "curl")
 VM_PACKAGES = ("qemu-system-x86", "qemu-utils", "e2fsprogs")  # what lab/vm needs beside
+BROWSER_PACKAGES = ("chromium", "chromium-driver", "fonts-dejavu-core")  # what the tests of the report's page need
 # Each host's systemd and its services take some ten inotify instances; the kernel gives root 128 in all by default.
 INSTANCES, ENOUGH = Path("/proc/sys/fs/inotify/max_user_instances"), 1024
 # Something else of this machine may be at its packages, such as an unattended upgrade.

@@ -67,7 +67,9 @@ options:
     choices: [NotReady, Upgrading, Degraded, Disabled, Ready]
     default: []
   html_path:
-    description: A file on the controller for the report as one self-contained HTML page.
+    description:
+      - A file on the controller for the report as one self-contained HTML page. Its tables can be searched and sorted,
+        and it draws the GPUs of the hosts with their MIG instances.
     type: path
   json_path:
     description: A file on the controller for the report as JSON. docs/preflight.md describes its keys.

@@ -101,6 +101,7 @@ BASES = (
     Gate("venv", (sys.executable, "-m", "lab.venv", "--tests"), 2, needs=()),
     lab("control plane", 10, "lab", "cluster", "build"),
     lab("packages", 0.5, "lab", "build", "packages"),
+    lab("browser package", 1, "lab", "build", "browser"),
     lab("lab", 4, "lab", "build", "hosts"),
     lab("other hosts", 5, "lab", "build", "kinds", needs=("lab",)),
     lab("containerd", 4, "lab.tools", "containerd"),
@@ -124,6 +125,7 @@ GATES = (
     Gate("python 3.8", (PYTHON, "-m", "pytest"), 2.0, 0.25, needs=("venv", "packages"), tests=("tests/python38/*",),
          inputs=("plugins/modules/*", "plugins/module_utils/*", "tests/unit/*", "tests/requirements-python38.txt")),
     pytest("conformance", 1.5, 0.3, ("packages", "containerd"), "tests/conformance/*"),
+    pytest("browser", 0.5, 0.5, ("browser package",), "tests/browser/*"),
     pytest("gates", 1, 0.3, (), "tests/gates/*", inputs=("*",)),  # looks for a gate for each file of the checkout
     pytest("lab tests", 3, 0.4, ("lab", "control plane"), "tests/lab/*"),
     pytest("machine with a kernel", 10, 0.55, ("machine",), "tests/vm/*", inputs=("lab/vm/*.py",),

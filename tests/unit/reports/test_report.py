@@ -123,7 +123,7 @@ def test_page_is_self_contained_and_escaped() -> None:
     text = webpage.page(Report.of(report))
     parser = Parser()
     parser.feed(text)
-    assert not {"script", "img", "iframe", "link"} & set(parser.tags)
+    assert not {"img", "iframe", "link"} & set(parser.tags) and parser.tags.count("script") == 1, "its own"
     assert parser.tags.count("b") == 5, "only those of the tiles"
     assert parser.loaded == [] and "url(" not in text and "@import" not in text
     for words in ("&lt;script&gt;", "&lt;b&gt;evil", "&lt;img src=x&gt;", "not reached", "595.91.07"):

@@ -205,7 +205,7 @@ def test_page() -> None:
     text = webpage.page(Report.of(report))
     parser = Parser()
     parser.feed(text)
-    assert not {"script", "img", "link"} & set(parser.tags) and parser.loaded == []
+    assert not {"img", "link"} & set(parser.tags) and parser.tags.count("script") == 1 and parser.loaded == []
     for words in ("GPU hosts and cluster", "&lt;script&gt;", "&lt;img&gt;", "gpu-03", "waits for validator there",
                   "restart the runtime", "NVIDIA-L40S", "3 of 5 components"):
         assert words in text

@@ -348,7 +348,7 @@ def test_page() -> None:
     text = webpage.page(replace(made, states=found))
     parser = Parser()
     parser.feed(text)
-    assert "script" not in parser.tags and "&lt;b&gt;evil" in text and "&lt;script&gt;" in text
+    assert parser.tags.count("script") == 1 and "&lt;b&gt;evil" in text and "&lt;script&gt;" in text
     assert text.index("<h2>States") < text.index("<h2>Result")
     assert text.count("class='mark ok'>Ready<") == 23, "two groups, and each of 21"
     assert "<h2>States" not in webpage.page(made)
