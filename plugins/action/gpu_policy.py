@@ -179,9 +179,9 @@ class ActionModule(ControllerAction):
             # gpu_verify checks at the end of the run, and would refuse them only then.
             nodes = plan["cluster"]["nodes"]["gpu"] if plan["cluster"] and seen is not None else None
             for option in check_nodes.OPTIONS:
-                if check_nodes.count(arguments[option], nodes, option) and not nodes and plan["cluster"]:
-                    plan["notes"].append(f"gpu_{option}: nothing is checked in this run, because no Node has the "
-                                         "labels of a GPU yet. Run the playbook verify afterwards.")
+                check_nodes.count(arguments[option], nodes, option)  # raises
+                if plan["cluster"]:
+                    plan["notes"] += check_nodes.note(arguments[option], nodes, bool(wanted["render_to"]), option)
             plan["notes"] += _attach_nodes(plan, wanted, seen, facts, task_vars)
         except GpuopsError as error:
             found = preflight.refused(error.as_result()["error"], facts, seen)
@@ -226,7 +226,7 @@ def _attach_nodes(plan: Data, wanted: Data, seen: Data | None, facts: Data, task
     plan.update(_about_nodes(wanted, len(plan["hosts"])), strict=wanted["strict"])
     marks = _annotations(wanted, seen) if facts or seen else None
     names = inventory_vars.node_names(task_vars) if facts else {}
-    notes = host_nodes.attach(plan, names, _left_behind(marks), facts)
+    notes = host_nodes.attach(plan, names, _left_behind(marks), facts, bool(wanted["render_to"]))
     plan["warnings"] = _left_by_runs(marks, plan["hosts"], plan["host_nodes"])
     return notes
 
@@ -242,7 +242,7 @@ def _hosts(wanted: Data, task_vars: Data) -> Data:
     hosts, names = inventory_vars.hosts(task_vars), inventory_vars.node_names(task_vars)
     marks = _annotations(wanted, None)
     found = host_nodes.removal({host: names.get(host, host) for host in hosts}, _left_behind(marks),
-                               wanted["disruption"])
+                               wanted["disruption"], bool(wanted["render_to"]))
     return {"disruption": wanted["disruption"], **_about_nodes(wanted, len(hosts)), "hosts": found,
             "host_nodes": {host: one["node"] for host, one in found.items()},
             "warnings": _left_by_runs(marks, found, {})}
@@ -340,9 +340,10 @@ def _seen(given: Data | None, wanted: Data, task_vars: Data, policy: formats.Pol
 
 
 def _place(wanted: Data, task_vars: Data) -> Data | None:
-    """Returns kubeconfig, context and namespace of the cluster."""
-    place = {name: wanted[name] for name in ("kubeconfig", "context", "namespace")}
-    return place if wanted["kubeconfig"] and not inventory_vars.cluster_is_left_out(task_vars) else None
+    """Returns kubeconfig, context and namespace of the cluster, None if the run changes no cluster."""
+    if not wanted["kubeconfig"] or wanted["render_to"] or inventory_vars.cluster_is_left_out(task_vars):
+        return None
+    return {name: wanted[name] for name in ("kubeconfig", "context", "namespace")}
 
 
 def _read(source: t.Any, wanted: Data, task_vars: Data, release: releases.Release) -> formats.Policy:

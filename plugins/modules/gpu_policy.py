@@ -56,8 +56,8 @@ options:
     description:
       - V(hosts) delivers V(driver), V(container_toolkit), V(mig_manager), V(feature_discovery), V(validator), V(dcgm),
         V(dcgm_exporter), V(cuda) and V(node_status_exporter) on the hosts, if the policy enables them.
-      - V(cluster) delivers these and V(nfd), V(validator), V(device_plugin), V(dcgm), V(dcgm_exporter) and
-        V(node_status_exporter) in a cluster, if the policy enables them.
+      - V(cluster) delivers these except V(cuda), and V(nfd) and V(device_plugin), in a cluster, if the policy enables
+        them.
       - V(hybrid) delivers driver, container toolkit and MIG on those hosts of the group C(gpu_hosts) that are Nodes,
         and everything else in the cluster. Other Nodes with GPUs get everything from the cluster.
       - A mapping of components to V(host), V(cluster) or V(none) sets the placement of each component. A component that

@@ -13,9 +13,11 @@ description:
     command.
   - If the reboot fails, control characters in the words of the host are shown as escapes. With
     M(ansible.builtin.reboot), they reach the terminal.
-  - Reboots the host at each run. The roles driver and mig_manager use this module only at the level V(reboot), and only
-    if M(gpuops.nvidia.nvidia_driver) returns RV(gpuops.nvidia.nvidia_driver#module:reboot_required), or
-    M(gpuops.nvidia.mig_config) returns RV(gpuops.nvidia.mig_config#module:reboot_required).
+  - Reboots the host at each run. The roles driver, mig_manager and maintenance use this module only at the level
+    V(reboot), and only if M(gpuops.nvidia.nvidia_driver) returns
+    RV(gpuops.nvidia.nvidia_driver#module:reboot_required), M(gpuops.nvidia.mig_config) returns
+    RV(gpuops.nvidia.mig_config#module:reboot_required), or M(gpuops.nvidia.gpu_reset) returns
+    RV(gpuops.nvidia.gpu_reset#module:reboot_required).
 author:
   - The gpuops.nvidia maintainers (!UNKNOWN)
 extends_documentation_fragment:

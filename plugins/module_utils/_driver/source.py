@@ -27,8 +27,8 @@ def vendor_repository(spec: Spec, name: str, url: str, key: str, fingerprint: st
     for option, value in values.items():
         if not value:
             raise InputError(f"the {option} of the repository {url} is not known.",
-                             f"Compare {url}{key} with the key that NVIDIA publishes, then set repository.{option}.",
-                             path=f"repository.{option}")
+                             f"Set repository.{option}, after a comparison with the key that NVIDIA publishes"
+                             f"{f' ({url}{key})' if key else ''}.", path=f"repository.{option}")
     return Repository(name, values["url"], values["key"], values["fingerprint"], held=held)
 
 

@@ -71,7 +71,8 @@ def _unsupported(os_id: str, version: str, arch: str, given: tuple[tuple[str, st
     try:
         source.repository(Spec(repository=dict(given)))
     except InputError as error:
-        return f"{error.message} {error.hint}".rstrip(".")
+        # The option of the module is a variable of the host here.
+        return f"{error.message} {error.hint}".replace(" repository.", " driver_repository_").rstrip(".")
     return ""
 
 

@@ -21,13 +21,14 @@ _SHOWN = 20  # the maximum number of names that an error has
 def count(amount: t.Any, gpu_nodes: t.Sequence[str] | None, option: str) -> int | list[str]:
     """The number of Nodes, or their names.
 
-    gpu_nodes: the GPU Nodes of the plan, None if they are not known: then any name is allowed, and a percentage is 0;
-    option: the option with this amount. Raises InputError for another value or an unknown Node.
+    gpu_nodes: the GPU Nodes of the plan, None if they are not known. If there are none, such as before NFD has labelled
+    them, any name is allowed, and a percentage is 0. option: the option with this amount. Raises InputError for another
+    value or an unknown Node.
     """
     path = f"gpu_{option}"
     if isinstance(amount, list):
         unknown = [name for name in amount
-                   if not isinstance(name, str) or gpu_nodes is not None and name not in gpu_nodes]
+                   if not isinstance(name, str) or gpu_nodes and name not in gpu_nodes]
         if not unknown:
             return amount
         known = gpu_nodes or ()
@@ -43,3 +44,12 @@ def count(amount: t.Any, gpu_nodes: t.Sequence[str] | None, option: str) -> int 
         return math.ceil(len(gpu_nodes or ()) * int(text[:-1]) / 100)
     raise InputError(f"{brief(amount)} is no number of Nodes.", f"Set {path} to {_ALLOWED}.", path=path, value=amount,
                      allowed=_ALLOWED)
+
+
+def note(amount: t.Any, gpu_nodes: t.Sequence[str] | None, rendered: bool, option: str) -> list[str]:
+    """The note that a run checks nothing, although the amount asks for it. rendered: whether it only writes manifests;
+    others: as in L(count)."""
+    if amount in (0, "0", "0%", []) or gpu_nodes and not rendered:
+        return []
+    why = "gpu_render_to is set" if rendered else "no Node has the labels of a GPU yet"
+    return [f"gpu_{option}: nothing is checked in this run, because {why}. Run the playbook verify afterwards."]

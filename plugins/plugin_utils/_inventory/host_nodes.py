@@ -25,7 +25,7 @@ def node_of(name: str, left: t.Mapping[str, bool] | None) -> dict[str, str | boo
 
 
 def attach(plan: Plan, names: t.Mapping[str, str], left: t.Mapping[str, bool] | None,
-           facts: t.Mapping[str, Plan | None]) -> list[str]:
+           facts: t.Mapping[str, Plan | None], rendered: bool = False) -> list[str]:
     """Sets C(host_nodes) and C(host_levels) of a plan: by host its Node as C({name, left}), empty if it is not a Node,
     and the highest level of gpu_disruption. Both have all hosts with facts, also those on which nothing is delivered
     or that the plan rejects. C(node) of each planned host is the same. Returns notes.
@@ -33,7 +33,8 @@ def attach(plan: Plan, names: t.Mapping[str, str], left: t.Mapping[str, bool] | 
     The level of a host that belongs to another or an unknown Kubernetes cluster is reduced to C(idle).
 
     names: the name that the Node of each host would have, by host; left: whether a killed or failed run has left the
-    Node out of service, by Node, None if no cluster is known; facts: the facts of gpu_info by host, None for none.
+    Node out of service, by Node, None if no cluster is known; facts: the facts of gpu_info by host, None for none;
+    rendered: whether no cluster is known because the run only writes manifests.
     """
     alone: list[str] = []
     level = plan["disruption"]
@@ -46,7 +47,7 @@ def attach(plan: Plan, names: t.Mapping[str, str], left: t.Mapping[str, bool] | 
             alone.append(host)
             _cap(parts)
     nodes = [names.get(host, host) for host in alone]
-    return [unknown_nodes(alone, nodes, left is not None, plan["disruption"])] if alone else []
+    return [unknown_nodes(alone, nodes, left is not None, plan["disruption"], rendered)] if alone else []
 
 
 def _level(level: str, facts: Plan, node: t.Mapping[str, t.Any]) -> str:
@@ -61,25 +62,29 @@ def _cap(parts: Plan) -> None:
             part["disruption"] = _ALONE
 
 
-def removal(names: t.Mapping[str, str], left: t.Mapping[str, bool] | None, level: str) -> dict[str, Plan]:
+def removal(names: t.Mapping[str, str], left: t.Mapping[str, bool] | None, level: str, rendered: bool = False
+            ) -> dict[str, Plan]:
     """C({node, note}) by host, for a removal, which has no plan.
 
-    node: as in L(attach); note: the message of L(unknown_nodes), only for a host that is not a Node, and only if the
+    node, rendered: as in L(attach); note: the message of L(unknown_nodes), only for a host that is not a Node, and only if the
     level of the fleet (level) is above C(idle). At this time it is unknown whether the host belongs to a Kubernetes
     cluster.
     """
     found: dict[str, Plan] = {host: {"node": node_of(name, left)} for host, name in names.items()}
     for host, one in found.items():
         if not one["node"] and not allows(_ALONE, level):
-            one["note"] = unknown_nodes([host], [names[host]], left is not None, level)
+            one["note"] = unknown_nodes([host], [names[host]], left is not None, level, rendered)
     return found
 
 
-def unknown_nodes(hosts: t.Sequence[str], nodes: t.Sequence[str], cluster_is_known: bool, level: str) -> str:
+def unknown_nodes(hosts: t.Sequence[str], nodes: t.Sequence[str], cluster_is_known: bool, level: str, rendered: bool
+                  ) -> str:
     """The message about hosts that belong to a Kubernetes cluster and whose Nodes are unknown. nodes: the names that
-    these Nodes would have."""
+    these Nodes would have; rendered: as in L(attach)."""
     why, fix = "gpu_kubeconfig is not set", "Set gpu_kubeconfig to the kubeconfig of the cluster."
-    if cluster_is_known:
+    if rendered:
+        why, fix = "gpu_render_to is set", "Run without gpu_render_to to change the host through its Node."
+    elif cluster_is_known:
         why = f"the cluster has no Node {some_of(nodes, _SHOWN)}"
         fix = "Set gpu_node_name to the name of the host's Node, or gpu_kubeconfig to its cluster."
     return (f"{some_of(hosts, _SHOWN)}: the host belongs to a Kubernetes cluster, but {why}, so the run cannot cordon "

@@ -323,7 +323,7 @@ class Maintenance:
 
     def _refuse_upgrade(self, one: NodeState) -> None:
         state = one.labels.get(upgrades.STATE, "")
-        if state not in _UPGRADE_ENDED and not self._request.upgrades:
+        if state not in _UPGRADE_ENDED and not self._request.upgrades and gets_driver_pod(one.labels):
             raise ClusterError(f"A driver upgrade is in progress on Node {one.name} ({upgrades.STATE}={state}).",
                                "Wait until it has ended. If it was abandoned, run the playbook upgrade, or remove the "
                                "label.", verb="patch", object=f"Node {one.name}", reason="Upgrading")

@@ -87,6 +87,7 @@ def tasks(host: dict[str, Any]) -> dict[str, dict[str, Any]]:
                            "resolve": False},
         "no_cluster": {"policy": "live"},
         "only_place": {"resolve": False, "policy": {"broken": 1}, "kubeconfig": "kubeconfig"},
+        "rendered_place": {"resolve": False, "kubeconfig": "kubeconfig", "render_to": "manifests"},
         "broken": {"policy": {"driver": {"verison": "1"}}, "export": "values", "resolve": False},
         "impossible": {"policy": BLUE, "export": "cluster_policy", "resolve": False},
         "hosts_cannot": {"policy": BLUE, "facts": {"gpu01": host}, "overrides": {}},
@@ -218,6 +219,14 @@ def test_where_to_check_is_refused_with_the_plan(results: dict[str, Any], name: 
 def test_where_to_check_needs_a_cluster_for_names_only(results: dict[str, Any]) -> None:
     for name in ("checks", "checks_rendered"):
         assert "hosts" in results[name], results[name]
+    assert [note for note in results["checks_rendered"]["notes"] if note.startswith("gpu_check_pods")] == [
+        "gpu_check_pods: nothing is checked in this run, because gpu_render_to is set. Run the playbook verify afterwards."]
+    assert not [note for note in results["checks"]["notes"] if note.startswith("gpu_check")]
+
+
+def test_a_run_that_writes_manifests_has_no_cluster_to_change(results: dict[str, Any]) -> None:
+    assert results["rendered_place"]["cluster"] is None
+    assert results["rendered_place"]["hosts"] == {"localhost": {"node": {}}}
 
 
 def test_a_take_over_needs_a_policy_that_later_runs_have_too(results: dict[str, Any]) -> None:

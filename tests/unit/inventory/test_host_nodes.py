@@ -92,6 +92,8 @@ def test_a_host_of_a_cluster_that_is_not_named_is_not_drained(level: str, here: 
     assert (found["hosts"]["a"]["driver"]["disruption"], found["hosts"]["b"]["driver"]["disruption"]) == (here, level)
     assert len(notes) == (level != here)
     assert all(note.startswith("a: the host belongs to a Kubernetes cluster, but gpu_kubeconfig") for note in notes)
+    rendered = host_nodes.attach(plan(level), {}, None, {"a": known("kubeadm"), "b": known(None)}, rendered=True)
+    assert all("cluster, but gpu_render_to is set, so" in note for note in rendered) and len(rendered) == len(notes)
 
 
 @pytest.mark.parametrize(("level", "node", "kubernetes", "here"), [
@@ -119,7 +121,7 @@ def test_a_removal_has_the_same_limit(level: str, node: str, kubernetes: str | N
     if unknown:
         said = Templar(DataLoader(), variables=variables).template(
             trust_as_template(tell["ansible.builtin.debug"]["msg"]))
-        assert said == host_nodes.unknown_nodes(["a"], ["a"], True, level)
+        assert said == host_nodes.unknown_nodes(["a"], ["a"], True, level, rendered=False)
         assert f"the cluster has no Node a, so the run cannot cordon the Node and evict its pods: gpu_disruption " \
             f"{level} counts as idle" in said
 

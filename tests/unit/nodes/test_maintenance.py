@@ -453,6 +453,9 @@ def test_work_of_others_on_the_node_is_refused(key: str, value: str, said: str) 
         site.run("started")
     assert not site.bodies
     assert Site(labels={**LABELS, label_keys.UPGRADE_STATE: "upgrade-done"}).run("started")["started"]
+    # A label of a former operator: the Node gets no driver pod.
+    former = {**LABELS, f"{D}driver": "false", label_keys.UPGRADE_STATE: "drain-required"}
+    assert Site(labels=former).run("started", check=True)["started"]
     # A state that a killed run or a removed MIG manager has left: no MIG manager serves this Node.
     for state in mig_labels.UNDER_WAY:
         assert Site(labels={**LABELS, mig_labels.STATE: state}).run("started", check=True)["started"]
