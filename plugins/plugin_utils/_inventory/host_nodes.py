@@ -66,9 +66,9 @@ def removal(names: t.Mapping[str, str], left: t.Mapping[str, bool] | None, level
             ) -> dict[str, Plan]:
     """C({node, note}) by host, for a removal, which has no plan.
 
-    node, rendered: as in L(attach); note: the message of L(unknown_nodes), only for a host that is not a Node, and only if the
-    level of the fleet (level) is above C(idle). At this time it is unknown whether the host belongs to a Kubernetes
-    cluster.
+    node, rendered: as in L(attach); note: the message of L(unknown_nodes), only for a host that is not a Node, and only
+    if the level of the fleet (level) is above C(idle). At this time it is unknown whether the host belongs to a
+    Kubernetes cluster.
     """
     found: dict[str, Plan] = {host: {"node": node_of(name, left)} for host, name in names.items()}
     for host, one in found.items():
