@@ -79,6 +79,7 @@ class ResetRun:
         self._tried: list[str] = []
         self._holders: list[Holder] = []
         self._refused: list[str] = []
+        self._unanswered: list[str] = []
         self.warnings: list[str] = []
 
     def run(self) -> Result:
@@ -100,7 +101,7 @@ class ResetRun:
         boots = any(step.action == REBOOT for step in steps)
         return outcome(done, pending, plan_diff("gpu_reset", done), reboot_required=boots,
                        holders=[one._asdict() for one in self._holders],
-                       refused=self._refused, reset=[step.target for step in done if step.action == RESET])
+                       refused=self._refused, unanswered=self._unanswered, reset=[step.target for step in done if step.action == RESET])
 
     # -- plan
 
@@ -199,8 +200,9 @@ class ResetRun:
                 hint = "Stop what uses it, which fuser -v /dev/nvidia* may name, then run again; or reboot the host."
             raise HostError(f"GPU {pci} could not be reset: {error.message}", hint, gpu=pci) from error
         self._devices = {device.pci: device for device in self._nvml.devices()}
-        self._silent.discard(pci)
-        self._device(pci)  # raises if the reset has not helped
+        if pci not in self._devices:
+            self._unanswered.append(pci)
+            self.warnings.append(f"GPU {pci} does not answer after its reset. Only a reboot of the host may help.")
 
     # -- record
 

@@ -21,7 +21,7 @@ description:
   - A GPU is reset only once. C(/var/lib/gpuops/remedies.json) records the time. Afterwards, its steps are RV(pending)
     until a person sets O(again). The same applies to a reboot of the host. A reset that nvidia-smi refuses because the
     GPU is in use is not recorded.
-  - If a GPU does not answer after its reset, the module fails. Only a reboot of the host may then help.
+  - If a GPU does not answer after its reset, a warning and RV(unanswered) name it, and the next GPU is reset.
   - A reset removes the MIG instances of a GPU, and from Hopper on also its MIG mode. Run
     M(gpuops.nvidia.mig_config) afterwards, as the playbook does. A reset also removes the settings of
     M(gpuops.nvidia.gpu_settings). If the unit that applies them at boot is enabled, the module starts it again.
@@ -104,6 +104,14 @@ pending:
   returned: success
   type: list
   elements: dict
+unanswered:
+  description:
+    - The PCI addresses of the GPUs that do not answer after their reset. Only a reboot of the host may help. Empty in check
+      mode.
+  returned: success
+  type: list
+  elements: str
+  sample: []
 reset:
   description: The PCI addresses of the GPUs that were reset, or in check mode would be.
   returned: success

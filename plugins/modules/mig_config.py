@@ -38,9 +38,8 @@ description:
     profiles of an equal GPU with MIG on, or those of the table of its model. They are compared with the profiles that
     the GPU tells when MIG is on, before instances are created. A model without a table needs MIG on first
     (V(all-enabled)).
-  - If a GPU does not answer, or the loaded driver does not answer, the MIG state is not known. Nothing is planned for
-    this GPU. A warning and RV(pending) name it, and the other GPUs get their layouts. If the driver is not loaded, such
-    as before a reboot, this applies to all GPUs of the host, except in check mode.
+  - Nothing is planned for a GPU that does not answer, or whose driver does not answer. A warning and RV(pending) name
+    it, and the other GPUs get their layouts. The same applies if no driver is loaded, except in check mode.
 extends_documentation_fragment:
   - gpuops.nvidia._attributes
   - gpuops.nvidia._attributes.plan

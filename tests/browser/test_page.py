@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,14 @@ from selenium.webdriver import Chrome, ChromeOptions
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.wait import WebDriverWait
 
 # Without them, a browser looks for its vendor's services.
 OPTIONS = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
            "--disable-component-update", "--disable-sync")
 HOSTS = 1000
 LAYOUT = (("3g.40gb", 4, 4), ("1g.10gb", 0, 1), ("1g.10gb", 2, 1))
-Open = Callable[[dict[str, Any]], Chrome]
+Open = Callable[..., Chrome]
 
 
 @pytest.fixture(scope="module")
@@ -41,10 +42,10 @@ def browser() -> Iterator[Chrome]:
 @pytest.fixture
 def opened(browser: Chrome, tmp_path: Path) -> Iterator[Open]:
     """Opens the page of a report of these hosts. At the end, the browser must have nothing to complain about."""
-    def go(hosts: dict[str, Any]) -> Chrome:
+    def go(hosts: dict[str, Any], findings: Sequence[dict[str, str]] = ()) -> Chrome:
         states = [NodeState(name, "Ready" if number % 100 else "Degraded", "Checked" if number % 100 else "GpuLost",
                             "words") for number, name in enumerate(hosts)]
-        document = {"plan": None, "problem": None, "findings": [], "hosts": {
+        document = {"plan": None, "problem": None, "findings": findings, "hosts": {
             name: {"facts": one, "checks": None, "steps": {}, "pending": {}} for name, one in hosts.items()}}
         report = Report.of(document)
         path = tmp_path / "report.html"
@@ -58,7 +59,7 @@ def opened(browser: Chrome, tmp_path: Path) -> Iterator[Open]:
 
 
 def fleet() -> dict[str, Any]:
-    plain, cut = facts("A100", "A100"), facts("A100")
+    plain, cut = facts("A100", "A100", driver="595.91.07"), facts("A100", driver="595.91.07")
     cut["gpus"][0]["mig"] = {"enabled": True, "pending": True, "instances": [
         {"gi": number, "profile": profile, "profile_id": 0, "start": start, "size": size, "uuids": []}
         for number, (profile, start, size) in enumerate(LAYOUT)]}
@@ -90,6 +91,23 @@ def test_search(opened: Open) -> None:
     assert len(table(page, "Hosts")) == HOSTS and page.find_element(By.ID, "found").text == ""
     page.find_element(By.ID, "search").send_keys("degraded gpulost gpu301")
     assert [row[0] for row in table(page, "Each host and Node")] == ["gpu301"] and table(page, "Hosts") == []
+    page.execute_script("location.hash = 'gpu%20421'")
+    WebDriverWait(page, 30).until(lambda _page: field_value(page) == "gpu 421")
+    assert [row[0] for row in table(page, "Hosts")] == ["gpu421"]
+
+
+def field_value(page: Chrome) -> str:
+    return str(page.find_element(By.ID, "search").get_attribute("value"))
+
+
+def test_findings_are_found_by_each_of_their_hosts(opened: Open) -> None:
+    """The row names only the first ones."""
+    page = opened(dict(list(fleet().items())[:50]), [
+        {"host": f"gpu{number}", "check": "x", "severity": "error", "text": "broken", "fix": "", "detail": ""}
+        for number in range(1, 51)])
+    assert "gpu37" not in table(page, "Findings")[0][1]
+    page.find_element(By.ID, "search").send_keys("gpu37")
+    assert len(table(page, "Findings")) == 1
 
 
 def test_sorting(opened: Open) -> None:

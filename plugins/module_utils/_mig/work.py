@@ -78,6 +78,7 @@ class MigRun:
     def __init__(self, request: Request, nvml: Nvml) -> None:
         self.request = request
         self.nvml = nvml
+        self._asks = request.state == "present" and not request.check
         self.warnings: list[str] = []
         self.root = Root()
         self._boards: dict[tuple[Profile, ...], Board] = {}  # a Board caches layouts
@@ -116,11 +117,10 @@ class MigRun:
         gpus = []
         for number, function in enumerate(gpu for gpu in self._bus() if gpu.driver != "vfio-pci"):
             what = number, function.address, function.device, function.subsystem or ""
-            # A loaded driver does not answer, so the state of the GPU can differ from that in the device tables.
-            asked_later = self.request.after_reload and self.request.check
-            asks = self.request.state == "present" and not self.request.check
-            gpus.append(self._unreadable_gpu(*what, self.nvml.error or "The NVIDIA driver is not installed.")
-                        if asks or function.driver == "nvidia" and not asked_later else self._assume(*what))
+            # If a loaded driver does not answer, the state of the GPU can differ from that in the device tables.
+            is_known = not self._asks and function.driver != "nvidia" or self.request.after_reload and self.request.check
+            gpus.append(self._assume(*what) if is_known else self._unreadable_gpu(
+                *what, self.nvml.error or "The NVIDIA driver is not installed."))
         return gpus
 
     def _bus(self) -> t.Sequence[Function]:
@@ -129,7 +129,7 @@ class MigRun:
         return read_bus(self.root).gpus
 
     def _read_by_nvml(self) -> list[planning.Gpu]:
-        """All GPUs, including unreadable ones. Raises DeviceError if all are unreadable, or if one is with gathered."""
+        """All GPUs. Raises DeviceError if none can be read, or with gathered if one cannot be read."""
         gpus = [self._try_read_gpu(device) for device in self.nvml.devices()]
         for gpu in gpus:
             if not gpu.told:  # an equal GPU that was read later may have told its profiles
@@ -258,6 +258,12 @@ class MigRun:
         if not gpus:
             raise HostError("This host has no NVIDIA GPU.", "Remove the host from the group, or check lspci -d 10de:.")
         chosen = self._chosen(gpus)
+        named = self._by_uuid()
+        if self._asks and not self.nvml.available and (named or self._entries is None):  # the names need the driver
+            for gpu in gpus:
+                if gpu.target.profiles != [] and (named or gpu.pci in chosen):
+                    self._wait(gpu.pci, f"selected={self.request.selected}", gpu.unread)
+            return []
         if self.request.checkpoint is not None:
             return [pair for pair in self._checkpointed(gpus) if pair[0].pci in chosen]
         if self._entries is None and self.request.selected not in ("all-disabled", "all-enabled"):
@@ -302,9 +308,6 @@ class MigRun:
         devices = checkpoint_file.read(self.request.checkpoint)
         if not self.nvml.available:
             self.warnings.append("UUIDs are unknown while the driver does not run, so the checkpoint is not planned.")
-            for gpu in gpus:
-                if gpu.unread:
-                    self._wait(gpu.pci, "checkpoint", gpu.unread)
             return []
         by_uuid = {self._uuid(gpu.pci).lower(): gpu for gpu in gpus if not gpu.unread}
         for uuid, (path, _device) in devices.items():
@@ -371,10 +374,8 @@ class MigRun:
 
     def _change_gpus(self, plans: list[planning.GpuPlan], starts: list[Step], journal: Journal
                      ) -> list[planning.GpuPlan]:
-        """Changes the GPUs, checks them, refreshes CDI specifications, and then starts the stopped services.
-
-        Returns the executed plans. If a process has opened a GPU since the plan was made, its steps are pending.
-        """
+        """Changes and checks the GPUs, refreshes CDI specifications, then starts the stopped services. Returns the
+        executed plans. The steps for a GPU that a process has opened meanwhile are pending."""
         from ansible_collections.gpuops.nvidia.plugins.module_utils._cdi import UNIT
         from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.apply import Executor
         from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.clients import forget_locks
@@ -453,7 +454,7 @@ class MigRun:
         self.warnings += clients.set_again(self.command)
 
     def _refresh_cdi(self, journal: Journal) -> None:
-        """Refreshes the CDI specifications, from which containers learn the MIG devices. Ends the journal's request."""
+        """Refreshes the CDI specifications, from which containers learn the MIG devices."""
         from ansible_collections.gpuops.nvidia.plugins.module_utils import _cdi
 
         if os.path.exists(_cdi.UNIT_FILE) and not _cdi.refresh(self.command):

@@ -22,15 +22,15 @@ def count(amount: t.Any, gpu_nodes: t.Sequence[str] | None, option: str) -> int 
     """The number of Nodes, or their names.
 
     gpu_nodes: the GPU Nodes of the plan, None if they are not known. If there are none, such as before NFD has labelled
-    them, any name is allowed, and a percentage is 0. option: the option with this amount. Raises InputError for another
-    value or an unknown Node.
+    them, any name is allowed, and nothing is chosen by names or a percentage. option: the option with this amount.
+    Raises InputError for another value or an unknown Node.
     """
     path = f"gpu_{option}"
     if isinstance(amount, list):
         unknown = [name for name in amount
                    if not isinstance(name, str) or gpu_nodes and name not in gpu_nodes]
         if not unknown:
-            return amount
+            return amount if gpu_nodes != [] else []
         known = gpu_nodes or ()
         similar = nearest(str(unknown[0]), known)
         raise InputError(f"{brief(unknown[0])} is no GPU Node of this cluster.", " ".join(
@@ -51,5 +51,7 @@ def note(amount: t.Any, gpu_nodes: t.Sequence[str] | None, rendered: bool, optio
     others: as in L(count)."""
     if amount in (0, "0", "0%", []) or gpu_nodes and not rendered:
         return []
-    why = "gpu_render_to is set" if rendered else "no Node has the labels of a GPU yet"
-    return [f"gpu_{option}: nothing is checked in this run, because {why}. Run the playbook verify afterwards."]
+    why, then = "no Node has the labels of a GPU yet", "Run the playbook verify afterwards."
+    if rendered:
+        why, then = "gpu_render_to is set", "When the manifests are applied, run the playbook verify without it."
+    return [f"gpu_{option}: nothing is checked in this run, because {why}. {then}"]

@@ -31,6 +31,8 @@ def notes(play: t.Mapping[str, Variables], hosts: t.Iterable[str], placement: t.
             why = "no effect in site: nothing is delivered on hosts"
             found += [f"{some_of(having, _SHOWN)}: {name}: {why}."] if having else []
     if not {"cluster", "hybrid"} & places:
-        named = [name for name in OF_CLUSTERS if any(mine.get(name) for mine in play.values())]
+        named = [name for name in OF_CLUSTERS if any(
+            # With a kubeconfig, gpu_render_to limits what may happen to hosts that are Nodes.
+            mine.get(name) and not (name == "gpu_render_to" and mine.get("gpu_kubeconfig")) for mine in play.values())]
         found += [f"{', '.join(named)}: no effect: nothing is delivered in a cluster."] if named else []
     return found

@@ -358,11 +358,21 @@ def _policy(kind: str, origin: str, documents: t.Sequence[tuple[Document, str]],
                for item in document.data.get("extraObjects") or ()]
     sources = tuple(Source(form, _name(document.data) if form != "values" else "", without_null(_spec(document, form))
                            if form != "values" else _spec(document, form)) for document, form in documents)
-    return Policy(kind, origin, merge(base, spec), mig_config, sharing, tuple(warnings), release.version, sources,
+    made = Policy(kind, origin, merge(base, spec), mig_config, sharing, tuple(warnings), release.version, sources,
                   pools, fallback=not pools or not all(_selecting(own) for _driver, own in drivers),
                   driver_name=default[0] if default else _chart_driver(kind, spec, drivers),
                   module_parameters=kernel_module_config.find(
                       objects, get_path(spec, "driver.kernelModuleConfig.name")))
+    _check_terms(made)
+    return made
+
+
+def _check_terms(policy: Policy) -> None:
+    """Raises InputError if the DaemonSet of the default driver would need too many terms."""
+    fault = rules.terms_fault([(pool.name, pool.node_selector, pool.terms) for pool in policy.pools],
+                              node_terms.required(policy.get("driver.nodeAffinity"))) if policy.fallback else ""
+    if fault:
+        raise faults_error(f"{policy.origin} ({policy.kind})", [fault])
 
 
 def _used_drivers(kind: str, spec: Data, drivers: list[tuple[str, Data]],

@@ -126,22 +126,25 @@ def driver_faults(drivers: t.Sequence[tuple[str, Section]]) -> list[str]:
         if _selects_all_of(its, own) or _selects_all_of(own, its):
             found.append(f"NVIDIADrivers {one} ({_selected(its)}) and {other} ({_selected(own)}) select the "
                          "same Nodes; use selectors that exclude each other, or set default to true in one of them")
-    return found or _terms_faults(drivers)
+    return found
 
 
-def _terms_faults(drivers: t.Sequence[tuple[str, Section]]) -> list[str]:
+def terms_fault(pools: t.Sequence[tuple[str, t.Mapping[str, str], t.Sequence[Section]]], own: t.Sequence[Section]
+                ) -> str:
     """The fault if the DaemonSet of the default driver would need too many terms to exclude the Nodes of NVIDIADrivers:
-    the numbers of the terms that exclude the Nodes of each of them multiply."""
-    wanted = {name: (spec.get("nodeSelector") or {}, node_terms.required(spec.get("nodeAffinity")))
-              for name, spec in drivers if not spec.get("default")}
-    rest = [node_terms.required(spec.get("nodeAffinity")) for _name, spec in drivers if spec.get("default")]
-    counts = {name: node_terms.count_of_others(selector, terms) for name, (selector, terms) in wanted.items()}
-    total = math.prod([*(count or 1 for count in counts.values()), *(len(terms) or 1 for terms in rest)])
-    if total <= _TERMS:
-        return []
-    return [f"the Nodes that NVIDIADrivers {', '.join(name for name, count in counts.items() if count > 1)} select are "
-            f"excluded from the DaemonSet of the default driver by {total} nodeSelectorTerms; at most {_TERMS} are "
-            "allowed; give the Nodes of each NVIDIADriver a label of their own, and select them by nodeSelector"]
+    the numbers of the terms that exclude the Nodes of each of them multiply. Empty if it would not.
+
+    pools: C((name, nodeSelector, terms)) of each NVIDIADriver that selects Nodes; own: the terms of the default driver.
+    """
+    counts = {name: node_terms.count_of_others(selector, terms) for name, selector, terms in pools}
+    total = math.prod(counts.values()) * (len(own) or 1)
+    if total <= max(_TERMS, len(own)):
+        return ""
+    several = ", ".join(name for name, count in counts.items() if count > 1)
+    beside = f" and its nodeAffinity has {len(own)} terms" if own[1:] else ""
+    return (f"the DaemonSet of the default driver would have {total} nodeSelectorTerms, because the Nodes that "
+            f"NVIDIADrivers {several} select are excluded from it{beside}; at most {_TERMS} are allowed. Give the Nodes "
+            "of each NVIDIADriver a label of their own, and select them by nodeSelector")
 
 
 def _selects_all_of(wider: Section, narrower: Section) -> bool:

@@ -38,16 +38,21 @@
     }
     found.textContent = words.length ? `${count} of ${texts.length} rows` : "";
     if (folded && words.length) folded.open = true;
-    history.replaceState(null, "", field.value ? `#${encodeURIComponent(field.value)}` : location.pathname);
   };
-  field.parentElement.hidden = false;
-  field.addEventListener("input", search);
-  if (location.hash) {
+  const follow = () => {
     try {
       field.value = decodeURIComponent(location.hash.slice(1));
     } catch {
       field.value = "";
     }
     search();
-  }
+  };
+  field.parentElement.hidden = false;
+  field.addEventListener("input", () => {
+    const words = field.value && `#${encodeURIComponent(field.value)}`;
+    history.replaceState(null, "", location.pathname + location.search + words);
+    search();
+  });
+  addEventListener("hashchange", follow);
+  if (location.hash) follow();
 })();

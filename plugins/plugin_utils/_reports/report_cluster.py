@@ -55,17 +55,23 @@ def pool_rows(cluster: Cluster) -> list[list[Cell]]:
             for pool in nodes.get("pools") or ()]
 
 
+def pool_nodes(cluster: Cluster) -> list[t.Sequence[str]]:
+    """The Nodes of each row of L(pool_rows)."""
+    return [pool["nodes"] for pool in (cluster.plan.get("nodes") or {}).get("pools") or ()]
+
+
 POOL_HEAD = ("nodes", "GPU", "system", "kernel", "runtime")
 
 
-def component_rows(cluster: Cluster) -> list[list[Cell]]:
-    """A row for each image that the cluster gets. The columns are COMPONENT_HEAD."""
+def component_rows(cluster: Cluster, each: bool = False) -> list[list[Cell]]:
+    """A row for each image that the cluster gets. The columns are COMPONENT_HEAD. each: whether each row has the title
+    of the component, not only its first one."""
     rows = []
     for name, part in (cluster.plan.get("components") or {}).items():
         if part["state"] != "present":
             continue
         for number, (reference, count) in enumerate(_images(name, part, cluster.plan)):
-            rows.append([Cell("" if number else title_of(name)), Cell(_short(reference)),
+            rows.append([Cell("" if number and not each else title_of(name)), Cell(_short(reference)),
                          Cell(count, "" if count else "none")])
     return rows
 

@@ -23,6 +23,11 @@ def rows(found: Findings) -> list[list[Cell]]:
              Cell(one["fix"], "" if one["fix"] else "none")] for hosts, one in grouped(found)]
 
 
+def hosts(found: Findings) -> list[list[str]]:
+    """All hosts of each row."""
+    return [list(having) for having, _one in grouped(found)]
+
+
 def render(found: Findings, style: Style) -> list[str]:
     """All findings as a table, and their numbers."""
     return [*table(found, style), verdict(found)]

@@ -13,6 +13,10 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.checks import 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports.model import Host
 
 
+# The memory slices of a GPU whose model is not known: those of most models.
+_SLICES = 8
+
+
 class Part(t.NamedTuple):
     """A part of the bar of a GPU. start, size: in memory slices; text: what it shows, empty for free memory slices."""
 
@@ -26,9 +30,10 @@ class Part(t.NamedTuple):
 
 
 class Bar(t.NamedTuple):
-    """A GPU as a bar of memory slices. state: C(whole) without MIG, C(mig), or C(unread) if the GPU could not be read;
-    slices: the number of its memory slices."""
+    """A GPU as a bar of memory slices. name: its index in NVML, or its PCI address; state: C(whole) without MIG, C(mig),
+    or C(unread) if the GPU could not be read; slices: the number of its memory slices."""
 
+    name: str
     model: str
     state: str
     slices: int
@@ -61,25 +66,30 @@ def groups(hosts: t.Mapping[str, Host]) -> list[Group]:
 
 def _bar(gpu: Document) -> Bar:
     """The bar of a GPU of gpu_info."""
-    model = str(gpu.get("model") or f"GPU {gpu['device_id']}").replace("NVIDIA ", "", 1)
+    index, mig = gpu.get("index"), gpu.get("mig")
+    named = str(gpu["pci"] if index is None else index), str(
+        gpu.get("model") or f"GPU {gpu['device_id']}").replace("NVIDIA ", "", 1)
     if gpu.get("error"):
-        return Bar(model, "unread", 1, (Part("not read", 0, 1),))
-    mig = gpu.get("mig") or {}
-    if not mig.get("enabled"):
-        return Bar(model, "whole", 1, (Part("MIG off" if gpu.get("mig_capable") else "no MIG", 0, 1),))
-    instances = [Part(str(one["profile"]), int(one["start"]), int(one["size"])) for one in mig["instances"]]
-    slices = max([profile.size for profile in boards.profiles_of(str(gpu["device_id"])) or ()]
-                 + [part.start + part.size for part in instances] + [1])
-    return Bar(model, "mig", slices, tuple(_with_gaps(sorted(instances, key=lambda part: part.start), slices)))
+        return Bar(*named, "unread", 1, (Part("not read", 0, 1),))
+    if not gpu.get("mig_capable"):
+        return Bar(*named, "whole", 1, (Part("no MIG", 0, 1),))
+    if mig is None or not mig["enabled"]:
+        return Bar(*named, "whole", 1, (Part("MIG not known" if mig is None else "MIG off", 0, 1),))
+    known = boards.profiles_of(str(gpu["device_id"])) or ()
+    slices = max([profile.size for profile in known] or [_SLICES])
+    parts = _parts(mig["instances"], slices)
+    return Bar(*named, "mig", slices, tuple(parts)) if parts else Bar(*named, "unread", 1, (Part("not known", 0, 1),))
 
 
-def _with_gaps(instances: t.Sequence[Part], slices: int) -> t.Iterator[Part]:
-    """The instances, and the free memory slices between and after them."""
-    end = 0
-    for part in instances:
-        if part.start > end:
-            yield Part("", end, part.start - end)
-        yield part
-        end = part.start + part.size
-    if end < slices:
-        yield Part("", end, slices - end)
+def _parts(instances: t.Sequence[Document], slices: int) -> list[Part]:
+    """The instances, and the free memory slices between and after them. None if their places are not known, or are
+    none of this GPU, because a host may report anything."""
+    parts, end = [], 0
+    for one in sorted(instances, key=lambda one: one["start"] or 0):
+        start, size = one["start"], one["size"]
+        if start is None or size is None or start < end or size < 1 or start + size > slices:
+            return []
+        parts += [Part("", end, start - end)] if start > end else []
+        parts.append(Part(str(one["profile"] or "instance"), start, size))
+        end = start + size
+    return [*parts, *([Part("", end, slices - end)] if end < slices else [])]

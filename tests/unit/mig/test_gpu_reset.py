@@ -152,12 +152,13 @@ def test_a_gpu_that_does_not_answer_is_reset(host: Host) -> None:
     assert go(host, A)["reset"] == [A]
 
 
-def test_a_reset_that_has_not_helped_is_no_success(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reset_that_has_not_helped_is_said_and_the_others_go_on(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     host.model.silent = [(0, "RESET_REQUIRED")]
     monkeypatch.setattr(host.model, "heal", lambda _pci: None)
-    with pytest.raises(HostError, match=f"GPU {A} does not answer after the reset of GPU {A}. Reboot the host."):
-        go(host, A)
-    assert host.calls == [f"{RESET}{A}"]
+    result = go(host, A, B)
+    assert (result["unanswered"], result["reset"], host.calls) == ([A], [A, B], [f"{RESET}{A}", f"{RESET}{B}"])
+    host.model.silent = []
+    assert go(host, B, again=True)["unanswered"] == []
 
 
 @pytest.mark.parametrize("answers", [False, True])

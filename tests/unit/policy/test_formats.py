@@ -211,6 +211,22 @@ MAIN = resource("ClusterPolicy", driver={"useNvidiaDriverCRD": True, "version": 
 GPU_CLUSTER = resource("GPUCluster", draDriver={"image": "dra", "featureGates": {"IMEX": True}})
 
 
+# Their Nodes can be told apart from all others only by two labels each.
+SEVERAL = [resource("NVIDIADriver", f"d{number}", nodeSelector={"x": str(number), f"y{number}": "1"})
+           for number in range(9)]
+
+
+def test_drivers_for_all_nodes_may_be_many(tmp_path: pathlib.Path) -> None:
+    """No DaemonSet has to exclude the Nodes of the others."""
+    text = yaml.safe_dump({"apiVersion": "v1", "kind": "List", "items": SEVERAL})
+    assert len(read(text, tmp_path).pools) == 9 and not read(text, tmp_path).fallback
+    own = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
+        {"matchExpressions": [{"key": "a", "operator": "In", "values": [str(number)]}]} for number in range(300)]}}
+    for beside in ([], [resource("NVIDIADriver", "one", nodeSelector={"x": "1"})]):
+        items = [resource("NVIDIADriver", "rest", default=True, nodeAffinity=own), *beside]
+        assert read(yaml.safe_dump({"apiVersion": "v1", "kind": "List", "items": items}), tmp_path).fallback
+
+
 def test_data_of_a_config_map_that_is_not_created_is_ignored(tmp_path: pathlib.Path) -> None:
     policy = read("migManager: {config: {name: n, data: {config.yaml: 'mig-configs: {}'}}}\n", tmp_path)
     assert policy.mig_config is None
@@ -277,12 +293,16 @@ def test_a_list_as_kubectl_writes_it(tmp_path: pathlib.Path) -> None:
     ([resource("NVIDIADriver", "a", nodeAffinity=affinity(("x", "Exists"))),
       resource("NVIDIADriver", "b", nodeAffinity=affinity(("x", "Exists")), nodeSelector={"y": "2"})],
      ["a (its nodeAffinity) and b (y=2, its nodeAffinity) select the same Nodes"]),
-    ([resource("NVIDIADriver", f"d{number}", nodeSelector={"x": str(number), **{f"y{number}": "1"}})
-      for number in range(9)],
-     ["NVIDIADrivers d0, d1, d2, d3, d4, d5, d6, d7, d8 select are", "512 nodeSelectorTerms; at most 256 are allowed"]),
+    ([*SEVERAL, resource("NVIDIADriver", "rest", default=True)],
+     ["would have 512 nodeSelectorTerms, because the Nodes that NVIDIADrivers d0, d1, d2, d3, d4, d5, d6, d7, d8 select "
+      "are excluded from it; at most 256 are allowed. Give the Nodes"]),
+    ([*SEVERAL[1:], resource("NVIDIADriver", "rest", default=True, nodeAffinity={
+        "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
+            {"matchExpressions": [{"key": key, "operator": "Exists"}]} for key in "ab"]}})],
+     ["512 nodeSelectorTerms", "and its nodeAffinity has 2 terms; at most"]),
     ([resource("NVIDIADriver", "a", nodeAffinity=affinity(*((key, "Gt", "1") for key in "abcdefgh"))),
       resource("NVIDIADriver", "b", nodeSelector=dict.fromkeys("ijklmnopqrstuvwxyz", "1")),
-      resource("NVIDIADriver", "rest", default=True)], ["NVIDIADrivers a, b select are", "by 288 nodeSelectorTerms"]),
+      resource("NVIDIADriver", "rest", default=True)], ["NVIDIADrivers a, b select are", "288 nodeSelectorTerms"]),
     (resource("NVIDIADriver", nodeAffinity=affinity(
         ("a", "In"), ("b", "Exists", "1"), ("c", "Gt", "x"), ("d", "Lt", "1", "2"), ("e", "In", "1"))),
      ["has 4 faults", "spec.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0]."
