@@ -101,7 +101,8 @@ class ResetRun:
         boots = any(step.action == REBOOT for step in steps)
         return outcome(done, pending, plan_diff("gpu_reset", done), reboot_required=boots,
                        holders=[one._asdict() for one in self._holders],
-                       refused=self._refused, unanswered=self._unanswered, reset=[step.target for step in done if step.action == RESET])
+                       refused=self._refused, unanswered=self._unanswered,
+                       reset=[step.target for step in done if step.action == RESET])
 
     # -- plan
 

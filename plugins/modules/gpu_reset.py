@@ -106,8 +106,8 @@ pending:
   elements: dict
 unanswered:
   description:
-    - The PCI addresses of the GPUs that do not answer after their reset. Only a reboot of the host may help. Empty in check
-      mode.
+    - The PCI addresses of the GPUs that do not answer after their reset. Only a reboot of the host may help. Empty in
+      check mode.
   returned: success
   type: list
   elements: str

@@ -118,8 +118,8 @@ class MigRun:
         for number, function in enumerate(gpu for gpu in self._bus() if gpu.driver != "vfio-pci"):
             what = number, function.address, function.device, function.subsystem or ""
             # If a loaded driver does not answer, the state of the GPU can differ from that in the device tables.
-            is_known = not self._asks and function.driver != "nvidia" or self.request.after_reload and self.request.check
-            gpus.append(self._assume(*what) if is_known else self._unreadable_gpu(
+            known = not self._asks and function.driver != "nvidia" or self.request.after_reload and self.request.check
+            gpus.append(self._assume(*what) if known else self._unreadable_gpu(
                 *what, self.nvml.error or "The NVIDIA driver is not installed."))
         return gpus
 

@@ -72,7 +72,8 @@ def _unsupported(os_id: str, version: str, arch: str, given: tuple[tuple[str, st
         source.repository(Spec(repository=dict(given)))
     except InputError as error:
         # The option of the module is a variable of the host here.
-        return re.sub(r"\brepository\.(?=key|fingerprint)", "driver_repository_", f"{error.message} {error.hint}").rstrip(".")
+        text = f"{error.message} {error.hint}".rstrip(".")
+        return re.sub(r"\brepository\.(?=key|fingerprint)", "driver_repository_", text)
     return ""
 
 

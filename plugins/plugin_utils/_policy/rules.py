@@ -143,8 +143,8 @@ def terms_fault(pools: t.Sequence[tuple[str, t.Mapping[str, str], t.Sequence[Sec
     several = ", ".join(name for name, count in counts.items() if count > 1)
     beside = f" and its nodeAffinity has {len(own)} terms" if own[1:] else ""
     return (f"the DaemonSet of the default driver would have {total} nodeSelectorTerms, because the Nodes that "
-            f"NVIDIADrivers {several} select are excluded from it{beside}; at most {_TERMS} are allowed. Give the Nodes "
-            "of each NVIDIADriver a label of their own, and select them by nodeSelector")
+            f"NVIDIADrivers {several} select are excluded from it{beside}; at most {_TERMS} are allowed. Give the "
+            "Nodes of each NVIDIADriver a label of their own, and select them by nodeSelector")
 
 
 def _selects_all_of(wider: Section, narrower: Section) -> bool:

@@ -12,7 +12,6 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.wording import
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.checks import Document
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports.model import Host
 
-
 # The memory slices of a GPU whose model is not known: those of most models.
 _SLICES = 8
 
@@ -30,8 +29,8 @@ class Part(t.NamedTuple):
 
 
 class Bar(t.NamedTuple):
-    """A GPU as a bar of memory slices. name: its index in NVML, or its PCI address; state: C(whole) without MIG, C(mig),
-    or C(unread) if the GPU could not be read; slices: the number of its memory slices."""
+    """A GPU as a bar of memory slices. name: its index in NVML, or its PCI address; state: C(whole) without MIG,
+    C(mig), or C(unread) if the GPU could not be read; slices: the number of its memory slices."""
 
     name: str
     model: str

@@ -294,8 +294,8 @@ def test_a_list_as_kubectl_writes_it(tmp_path: pathlib.Path) -> None:
       resource("NVIDIADriver", "b", nodeAffinity=affinity(("x", "Exists")), nodeSelector={"y": "2"})],
      ["a (its nodeAffinity) and b (y=2, its nodeAffinity) select the same Nodes"]),
     ([*SEVERAL, resource("NVIDIADriver", "rest", default=True)],
-     ["would have 512 nodeSelectorTerms, because the Nodes that NVIDIADrivers d0, d1, d2, d3, d4, d5, d6, d7, d8 select "
-      "are excluded from it; at most 256 are allowed. Give the Nodes"]),
+     ["would have 512 nodeSelectorTerms, because the Nodes that NVIDIADrivers d0, d1, d2, d3, d4, d5, d6, d7, d8 ",
+      "d8 select are excluded from it; at most 256 are allowed. Give the Nodes"]),
     ([*SEVERAL[1:], resource("NVIDIADriver", "rest", default=True, nodeAffinity={
         "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
             {"matchExpressions": [{"key": key, "operator": "Exists"}]} for key in "ab"]}})],

@@ -53,7 +53,8 @@ def test_places_that_cannot_be_are_not_drawn(wrong: tuple[Any, Any, Any]) -> Non
 
 
 @pytest.mark.parametrize(("changes", "state", "words"), [
-    ({"error": "The GPU does not answer: GPU_IS_LOST."}, "unread", "not read"), ({"mig": None}, "whole", "MIG not known"),
+    ({"error": "The GPU does not answer: GPU_IS_LOST."}, "unread", "not read"),
+    ({"mig": None}, "whole", "MIG not known"),
     ({"mig": {"enabled": False, "pending": False, "instances": []}}, "whole", "MIG off"),
     ({"mig_capable": False, "mig": None}, "whole", "no MIG")])
 def test_a_gpu_without_instances(changes: dict[str, Any], state: str, words: str) -> None:
