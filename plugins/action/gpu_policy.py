@@ -226,7 +226,7 @@ def _attach_nodes(plan: Data, wanted: Data, seen: Data | None, facts: Data, task
     plan.update(_about_nodes(wanted, len(plan["hosts"])), strict=wanted["strict"])
     marks = _annotations(wanted, seen) if facts or seen else None
     names = inventory_vars.node_names(task_vars) if facts else {}
-    notes = host_nodes.attach(plan, names, _left_behind(marks), facts, _is_rendered(wanted))
+    notes = host_nodes.attach(plan, names, _left_behind(marks), facts, bool(wanted["render_to"]))
     plan["warnings"] = _left_by_runs(marks, plan["hosts"], plan["host_nodes"])
     return notes
 
@@ -242,16 +242,12 @@ def _hosts(wanted: Data, task_vars: Data) -> Data:
     hosts, names = inventory_vars.hosts(task_vars), inventory_vars.node_names(task_vars)
     marks = _annotations(wanted, None)
     found = host_nodes.removal({host: names.get(host, host) for host in hosts}, _left_behind(marks),
-                               wanted["disruption"], _is_rendered(wanted))
+                               wanted["disruption"], bool(wanted["render_to"]))
     return {"disruption": wanted["disruption"], **_about_nodes(wanted, len(hosts)), "hosts": found,
             "host_nodes": {host: one["node"] for host, one in found.items()},
             "warnings": [*_left_by_runs(marks, found, {}), *(
-                ["gpu_render_to is set, so nothing is removed from the cluster."] if _is_rendered(wanted) else [])]}
-
-
-def _is_rendered(wanted: Data) -> bool:
-    """Whether the run could change a cluster, but only writes manifests for it."""
-    return bool(wanted["kubeconfig"] and wanted["render_to"])
+                ["gpu_render_to is set, so nothing is removed from the cluster."]
+                if wanted["kubeconfig"] and wanted["render_to"] else [])]}
 
 
 def _about_nodes(wanted: Data, hosts: int) -> Data:

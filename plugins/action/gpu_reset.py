@@ -11,4 +11,4 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.host import
 class ActionModule(HostAction):
     """See the documentation of the module gpu_reset."""
 
-    NEEDED = ("plan", "pending", "reset", "refused")
+    NEEDED = ("plan", "pending", "reset", "refused", "unanswered")

@@ -41,7 +41,7 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.config_file import Entry
     from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml_data import Profile
 
-# The pending step for a GPU that cannot be read, whose steps are unknown.
+# The pending step for a GPU that cannot be read.
 CONFIGURE = "configure MIG"
 # Entries of the journal: a mode that a run has left pending for a reboot, by UUID, with the boot in which it did.
 _REBOOT = "reboot"
@@ -91,7 +91,7 @@ class MigRun:
         self._entries: t.Sequence[Entry] | None = None
 
     def run(self) -> planning.Result:
-        """The result of the module. Raises GpuopsError."""
+        """The result of the module."""
         self._read_config()
         if self.request.state == "absent" and self.request.devices is not None:
             raise InputError("the option cannot be used with state absent, which restores all changed GPUs.",
@@ -160,6 +160,13 @@ class MigRun:
 
     def _wait(self, target: str, reason: str, why: str) -> None:
         self._waiting.append(Step(CONFIGURE, target, reason).pending(why))
+
+    def _wait_for(self, gpus: list[planning.Gpu], reason: str) -> list[t.Any]:
+        """Makes the GPUs that cannot be read pending. Returns no goals."""
+        for gpu in gpus:
+            if gpu.unread and gpu.target.profiles != []:
+                self._wait(gpu.pci, reason, gpu.unread)
+        return []
 
     def _unreadable_gpu(self, number: int, pci: str, device_id: str, subsystem: str, why: str) -> planning.Gpu:
         self.warnings.append(f"The MIG state of GPU {pci} is unknown, so nothing is planned for this GPU. {why}")
@@ -258,12 +265,6 @@ class MigRun:
         if not gpus:
             raise HostError("This host has no NVIDIA GPU.", "Remove the host from the group, or check lspci -d 10de:.")
         chosen = self._chosen(gpus)
-        named = self._by_uuid()
-        if self._asks and not self.nvml.available and (named or self._entries is None):  # the names need the driver
-            for gpu in gpus:
-                if gpu.target.profiles != [] and (named or gpu.pci in chosen):
-                    self._wait(gpu.pci, f"selected={self.request.selected}", gpu.unread)
-            return []
         if self.request.checkpoint is not None:
             return [pair for pair in self._checkpointed(gpus) if pair[0].pci in chosen]
         if self._entries is None and self.request.selected not in ("all-disabled", "all-enabled"):
@@ -277,6 +278,8 @@ class MigRun:
             self.warnings.append(f"The configuration has no entry for a GPU of this host that supports MIG ({models})."
                                  if chosen else "The option devices selects no GPU of this host. UUIDs are unknown "
                                  "while the driver does not run.")
+            if self._by_uuid():
+                return self._wait_for(gpus, "devices")
         goals = []
         for gpu in gpus:
             desired = desired_devices.get(gpu.pci)
@@ -308,7 +311,7 @@ class MigRun:
         devices = checkpoint_file.read(self.request.checkpoint)
         if not self.nvml.available:
             self.warnings.append("UUIDs are unknown while the driver does not run, so the checkpoint is not planned.")
-            return []
+            return self._wait_for(gpus, "checkpoint")
         by_uuid = {self._uuid(gpu.pci).lower(): gpu for gpu in gpus if not gpu.unread}
         for uuid, (path, _device) in devices.items():
             if uuid not in by_uuid:

@@ -154,6 +154,7 @@ ANSWER: dict[str, Shape] = {
                             "reason": _LONG}), _GPUS),
     "reboot_required": _FLAG, "touched": Rows(_NAME, _GPUS), "in_free_space": Rows(_NAME, _GPUS),
     "holders": Rows(_CLIENT, _CLIENTS), "reset": Rows(_NAME, _GPUS), "refused": Rows(_NAME, _GPUS),
+    "unanswered": Rows(_PCI, _GPUS),
     "mok": Fields({"enrolled": _MAYBE_FLAG, "pending": _FLAG}, closed=False),
     "evidence": Table(_NAME, Text(longest=100_000), 16),
     "explained": Rows(Fields({"message": _WORDS, "meaning": _LONG, "action": _LONG}), 64),

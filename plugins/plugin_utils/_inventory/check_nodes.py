@@ -51,7 +51,7 @@ def note(amount: t.Any, gpu_nodes: t.Sequence[str] | None, rendered: bool, optio
     others: as in L(count)."""
     if amount in (0, "0", "0%", []) or gpu_nodes and not rendered:
         return []
-    why, then = "no Node has the labels of a GPU yet", "Run the playbook verify afterwards."
+    why, then = "no Node has the labels of a GPU yet", "Run the playbook verify when Nodes have them."
     if rendered:
         why, then = "gpu_render_to is set", "When the manifests are applied, run the playbook verify without it."
     return [f"gpu_{option}: nothing is checked in this run, because {why}. {then}"]

@@ -83,7 +83,8 @@ def unknown_nodes(hosts: t.Sequence[str], nodes: t.Sequence[str], cluster_is_kno
     these Nodes would have; rendered: as in L(attach)."""
     why, fix = "gpu_kubeconfig is not set", "Set gpu_kubeconfig to the kubeconfig of the cluster."
     if rendered:
-        why, fix = "gpu_render_to is set", "Run without gpu_render_to to change the host through its Node."
+        why = "gpu_render_to is set"
+        fix = "To change the host through its Node, run without gpu_render_to and with gpu_kubeconfig."
     elif cluster_is_known:
         why = f"the cluster has no Node {some_of(nodes, _SHOWN)}"
         fix = "Set gpu_node_name to the name of the host's Node, or gpu_kubeconfig to its cluster."

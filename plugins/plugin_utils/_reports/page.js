@@ -49,9 +49,9 @@
   };
   field.parentElement.hidden = false;
   field.addEventListener("input", () => {
+    search();
     const words = field.value && `#${encodeURIComponent(field.value)}`;
     history.replaceState(null, "", location.pathname + location.search + words);
-    search();
   });
   addEventListener("hashchange", follow);
   if (location.hash) follow();

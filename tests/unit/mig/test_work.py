@@ -77,15 +77,6 @@ def test_from_nothing_and_again() -> None:
     assert (again["changed"], again["plan"], model.writes, len(again["kept"])) == (False, [], [], 14)
 
 
-def without_table(monkeypatch: pytest.MonkeyPatch) -> Model:
-    """A host with two GPUs whose profiles only a driver tells, and which has none."""
-    model = Model((A, "20b8"), (B, "20b8"))
-    model.available = False
-    functions = tuple(Function(pci, "10de", "20b8", "10de:0000", "0302", None) for pci in (A, B))
-    monkeypatch.setattr(pci_module, "read_bus", lambda _root: Bus(functions, (), False, None))
-    return model
-
-
 def test_steps_before_a_driver_are_those_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     functions = tuple(Function(pci, "10de", "20b2", "10de:0000", "0302", None) for pci in (A, B))
     monkeypatch.setattr(pci_module, "read_bus", lambda _root: Bus(functions, (), False, None))
@@ -99,11 +90,14 @@ def test_steps_before_a_driver_are_those_of_the_run(monkeypatch: pytest.MonkeyPa
     assert (result["changed"], result["plan"], bare.writes) == (False, [], [])
     assert [(step["target"], step["pending_reason"]) for step in result["pending"]] == [
         (pci, "The NVIDIA driver is not installed.") for pci in (A, B)]
-    # Which GPUs a UUID names, and the layouts of a model without a table, are only known with the driver.
-    for one, options in ((bare, {"devices": ["GPU-4d6f636b-0000-4000-8000-000000000000"]}),
-                         (without_table(monkeypatch), {})):
-        waits = go(one, "all-1g.10gb", **options)
-        assert [step["target"] for step in waits["pending"]] == [A, B] and not waits["changed"]
+    # Which GPUs a UUID names is only known with the driver.
+    named = go(bare, "all-1g.10gb", devices=["GPU-4d6f636b-0000-4000-8000-000000000000"])
+    assert [step["target"] for step in named["pending"]] == [A, B] and not named["changed"]
+    taken = go(hosts(), state="gathered")["checkpoint"]
+    assert [step["reason"] for step in go(bare, checkpoint=taken)["pending"]] == ["checkpoint", "checkpoint"]
+    for wrong in ({"selected": "all-nonsense"}, {"selected": None}, {"checkpoint": {"x": 1}}):
+        with pytest.raises(InputError):
+            go(bare, **wrong)
 
 
 # As with a driver before R550, which tells the profiles only while MIG is on.
