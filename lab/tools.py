@@ -6,7 +6,8 @@
 NAME is one of ``nvidia-ctk``, ``nvidia-cdi-hook``, ``nvidia-container-runtime`` and ``nvidia-ctk-installer``: the
 vendor's own, from the Go module of the NVIDIA Container Toolkit; or ``cri``, our client of container runtimes; or
 ``containerd``, for the folder with the programs of containerd 2; or ``cni``, for that of the plugins for pods'
-networks; or ``prometheus``, for that of Prometheus and promtool. They are in C(${XDG_CACHE_HOME:-~/.cache}/gpuops), in
+networks; or ``prometheus``, for that of Prometheus and promtool; or ``gpu-operator``, for that of the vendor's GPU
+Operator and its files. They are in C(${XDG_CACHE_HOME:-~/.cache}/gpuops), in
 folders whose names depend on their inputs.
 """
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -28,6 +30,12 @@ TOOLKIT = "github.com/NVIDIA/nvidia-container-toolkit/cmd/{}@v1.20.1"
 # NVML is bound lazily: a symbol that an older library lacks must matter only where it is called.
 LINKER = "-s -w -extldflags=-Wl,-z,lazy"
 CONTAINERD = "github.com/containerd/containerd/v2/cmd/{}@v2.3.4"
+# A commit that calls itself v25.3.4: the tags of the module have no form that Go knows.
+GPU_OPERATOR = "github.com/NVIDIA/gpu-operator", "v0.0.0-20250917190837-d73a0086a6ba"
+# What is kept of its source: the manifests, as its image has them in /opt/gpu-operator, the CustomResourceDefinitions,
+# and the values of its chart.
+OPERATOR_FILES = {"assets": "opt", "manifests": "opt/manifests", "config/crd/bases": "crds",
+                  "deployments/gpu-operator/values.yaml": "values.yaml"}
 CNI = "github.com/containernetworking/plugins/plugins/{}@v1.7.1"
 CRI = Path(__file__).resolve().parent / "cri"
 DEVICE_PLUGIN = Path(__file__).resolve().parent / "node" / "plugin"
@@ -152,6 +160,27 @@ def device_plugin() -> Path:
     return go_programs("device-plugin", ["."], "-s -w", time, {"CGO_ENABLED": "0"}, DEVICE_PLUGIN) / "plugin"
 
 
+def gpu_operator() -> Path:
+    """The folder of the vendor's GPU Operator, built on the first call (7 minutes): the program C(gpu-operator), and
+    OPERATOR_FILES."""
+    module, version = GPU_OPERATOR
+    program = go_programs("gpu-operator", [f"{module}/cmd/gpu-operator@{version}"], "-s -w", "7 minutes",
+                          {"CGO_ENABLED": "0"})
+
+    def copy(folder: Path) -> None:
+        told = subprocess.run(["go", "mod", "download", "-json", f"{module}@{version}"], capture_output=True,
+                              check=True, timeout=COMMAND_LIMIT, cwd=folder)
+        source = Path(json.loads(told.stdout)["Dir"])
+        for name, target in OPERATOR_FILES.items():
+            (shutil.copytree if (source / name).is_dir() else shutil.copy)(source / name, folder / target)
+            for path in (folder / target, *folder.rglob("*")):  # the module cache is read-only
+                path.chmod(path.stat().st_mode | 0o200)
+        shutil.copy(program / "gpu-operator", folder)
+
+    inputs = [version, str(program), json.dumps(OPERATOR_FILES)]
+    return cached("gpu-operator-files", [text.encode() for text in inputs], copy)
+
+
 def prometheus_programs() -> Path:
     """The folder of Prometheus and promtool: those on PATH, else from Debian's package, unpacked and not installed."""
     installed = shutil.which("prometheus")
@@ -205,7 +234,7 @@ def main(arguments: list[str]) -> None:
     if len(arguments) != 1:
         raise SystemExit(__doc__)
     ours = {"containerd": containerd_programs, "cri": cri_program, "cni": cni_programs,
-            "prometheus": prometheus_programs}
+            "gpu-operator": gpu_operator, "prometheus": prometheus_programs}
     print(ours[arguments[0]]() if arguments[0] in ours else toolkit_program(arguments[0]))
 
 

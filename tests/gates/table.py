@@ -107,6 +107,7 @@ BASES = (
     lab("containerd", 4, "lab.tools", "containerd"),
     lab("node", 3, "lab.node", needs=("control plane", "lab", "containerd")),
     lab("machine", 4, "lab", "vm", "build"),
+    lab("gpu operator", 7, "lab.tools", "gpu-operator"),
 )
 CODE = ("*.py",)
 GATES = (
@@ -161,10 +162,12 @@ GATES = (
     Gate("molecule", (str(BIN / "molecule"), "test", "--all"), 3, 0.5, needs=("venv", "lab", "control plane"),
          inputs=("molecule/*",), only_own_tests=WHOLE),
     pytest("campaign", 45, 0.5, ("lab",), "tests/campaign/*"),
+    pytest("operator", 3.5, 0.43, ("control plane", "gpu operator"), "tests/operator/*"),
     Gate("bench", (PYTHON, "-m", "tests.bench"), 15, 2.0, ("venv", "lab", "control plane", "containerd")),
 )
-# One measures, which other gates on the machine would spoil; one takes long for what few changes touch.
-ONLY_WHEN_NAMED = ("bench", "campaign")
+# One measures, which other gates on the machine would spoil; two take long for what few changes touch: the second of
+# these to build the vendor's operator.
+ONLY_WHEN_NAMED = ("bench", "campaign", "operator")
 
 
 def environment(name: str) -> dict[str, str]:

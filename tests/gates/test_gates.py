@@ -372,6 +372,7 @@ NOT_RUN = {
     "Makefile": "calls python3 -m for all that it does", ".ci/run": "calls make test",
     "lab/demo/*.py": "make demo, which shows what gate site proves",
     "tests/bench/*": "runs only when named", "tests/campaign/*": "runs only when named",
+    "tests/operator/*": "runs only when named", "lab/controlplane/operator.py": "for tests/operator",
     "tests/gates/*": "has its own tests in gate gates",
 }
 

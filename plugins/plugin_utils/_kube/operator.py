@@ -126,10 +126,13 @@ def refuse(found: Operator) -> None:
         # during an upgrade, the Node stays cordoned. To wait or to remove a label is the smaller harm.
         name = next(iter(busy))
         upgrading = some_of([f"{node} ({state})" for node, state in busy.items()], _NAMED)
+        scale = " and ".join(f"kubectl scale deployment {one['metadata']['name']} --namespace "
+                             f"{one['metadata']['namespace']} --replicas 0" for one in found.running)
         raise ClusterError(
             f"The operator is upgrading the driver of {counted(len(busy), 'Node')}: {upgrading}. If the operator were "
             "stopped now, these Nodes would stay cordoned.",
-            f"Wait until the label {upgrades.STATE} of these Nodes is upgrade-done, or set "
+            f"Wait until the label {upgrades.STATE} of these Nodes is upgrade-done. If you cannot wait, stop the "
+            f"operator ({scale}), run again, and then run the playbook upgrade: it finishes these Nodes. Or set "
             "driver.upgradePolicy.autoUpgrade to false in the ClusterPolicy and uncordon the Nodes. If the "
             "label of a Node without an upgrade appears again after its removal, the Node itself may write it: remove "
             "the Node from the cluster. Nothing has been changed. To remove the label of a Node on which no upgrade "

@@ -328,7 +328,7 @@ def adopted(client: Client, wanted: t.Sequence[Wanted], components: t.Collection
 def handed_back(client: Client, policy: objects.Object, check: bool) -> Result:
     """Gives all our objects to an installed GPU Operator. C(operator) in the result: whether one is installed."""
     with rights.named(client, everything=True):
-        changes = hand_back.plan(client, dict(policy))
+        changes = hand_back.plan(client, dict(policy), Holder.of_run())
     rights.require(client, changes or [])
     if not check:
         hand_back.execute(client, changes or [])

@@ -13,6 +13,11 @@ created stays. A driver pod that we have created has an older revision, and is r
 driver.upgradePolicy. The operator searches for pods of older revisions before it renders anything. The pod template of
 the driver is therefore first restored to the operator's last template: otherwise release 26.7.0 cordons Nodes and ends
 GPU pods.
+
+If a run of the playbook upgrade was killed, the operator finishes the Nodes in the middle of their upgrade, because it
+knows their states. It has no notion of the rest that the run has left there: paused operands, which are resumed, and
+whether the Node was cordoned before, which is written as the operator writes it. What the operator would not finish is
+refused.
 """
 
 from __future__ import annotations
@@ -20,6 +25,7 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.driver_containers import operators_name
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import upgrades
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.components import IN_CLUSTERS
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.cluster_nodes import NVIDIA_DRIVER, SYSTEM
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import kinds, live, objects, operator
@@ -27,9 +33,17 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.changes import
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError, without_errors
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import Key, Object
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import deploy_labels
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import cordon, deploy_labels, node
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.label_nodes import fold
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.maintenance import left_behind
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.maintenance import (
+    PAUSED,
+    PAUSES,
+    REASON,
+    REMOVING,
+    left_behind,
+)
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node import NodePatch, NodeState
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node_lock import HELD, Holder, refuse_held
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import apply, compare, node_by_node
 
 _POLICY, _NVIDIA_DRIVER = ("nvidia.com/v1", "ClusterPolicy"), ("nvidia.com/v1alpha1", "NVIDIADriver")
@@ -40,13 +54,15 @@ _NODE_MARKS = (deploy_labels.ANNOTATION, deploy_labels.GONE, deploy_labels.HOST_
 # A driver DaemonSet that the operator creates without an NVIDIADriver has this name, or its pods have this label.
 _DRIVER, _PRECOMPILED = "nvidia-driver-daemonset", "nvidia.com/precompiled"
 _OS, _KERNEL = "nvidia.com/node.os-version", "feature.node.kubernetes.io/kernel-version.full"
+# The states of a Node in which the operator ends pods that use a GPU next, or its driver pod.
+_BEFORE_RESTART = (upgrades.WAIT, upgrades.POD_DELETION, upgrades.DRAIN, upgrades.POD_RESTART)
 _ROUNDS = 6
 # Seconds to wait until the controller of DaemonSets has observed a change.
 _PATIENCE = 120.0
 
 
-def plan(client: Client, policy: Object) -> list[Change] | None:
-    """All steps; None if no operator is installed. policy: the ClusterPolicy that the operator is to use.
+def plan(client: Client, policy: Object, me: Holder) -> list[Change] | None:
+    """All steps; None if no operator is installed. policy: the ClusterPolicy that the operator is to use; me: this run.
 
     Raises ClusterError if the operator could not continue with the present objects.
     """
@@ -55,7 +71,7 @@ def plan(client: Client, policy: Object) -> list[Change] | None:
         return None
     there = live.read(client, [], everything=True)
     nodes = client.list("v1", "Node", metadata_only=True)
-    refuse_unfinished(nodes)
+    refuse_unfinished(nodes, policy, me)
     policies = client.list(*_POLICY)
     mine, drivers = ours(there), client.list(*_NVIDIA_DRIVER)
     refuse(mine, drivers)
@@ -85,16 +101,35 @@ def refuse(mine: t.Sequence[Object], drivers: t.Sequence[Object]) -> None:
             verb="plan", object=odd[0], reason="Foreign", found=odd)
 
 
-def refuse_unfinished(nodes: t.Sequence[Object]) -> None:
-    """Raises ClusterError if a Node waits for its driver, or if a run has left it out of service: the operator would
-    not end these states. Pure."""
-    found = [one["metadata"]["name"] for one in nodes
-             if node_by_node.is_paused(one) or left_behind(one["metadata"].get("annotations") or {})]
+def refuse_unfinished(nodes: t.Sequence[Object], policy: Object, me: Holder) -> None:
+    """Raises ClusterError if a Node waits for its driver, if a run has left it out of service and the operator would
+    not finish its upgrade, or if a run may still work on it. Pure."""
+    left = [one for one in nodes
+            if node_by_node.is_paused(one) or left_behind(one["metadata"].get("annotations") or {})]
+    refuse_held(me, map(NodeState.read, left))
+    found = [one["metadata"]["name"] for one in left
+             if node_by_node.is_paused(one) or not (_upgrades(policy) and _is_upgrading(NodeState.read(one)))]
     if found:
         raise ClusterError(f"An earlier run has not finished its work on {fold(found)}, and an operator cannot finish "
                            "it.", "Run the playbook site, and upgrade if a driver upgrade is not finished, until no "
                            "Node is pending, then run again. Nothing has been changed.", verb="plan",
                            object=f"Node {found[0]}", reason="Unfinished", found=found)
+
+
+def _upgrades(policy: Object) -> bool:
+    """Whether the operator upgrades drivers with this ClusterPolicy. Otherwise, it removes the states of all Nodes and
+    leaves them cordoned."""
+    spec = policy.get("spec") or {}
+    driver, sandbox = spec.get("driver") or {}, spec.get("sandboxWorkloads") or {}
+    return (driver.get("enabled") is not False and sandbox.get("enabled") is not True
+            and (driver.get("upgradePolicy") or {}).get("autoUpgrade") is True)
+
+
+def _is_upgrading(one: NodeState) -> bool:
+    """Whether a run has left a Node in the middle of the upgrade of its driver pod. It has not if the upgrade has
+    failed, also an earlier one, because the driver may not work, or if the run has removed the driver."""
+    return (one.labels.get(upgrades.STATE) in upgrades.IN_PROGRESS and HELD in one.annotations
+            and REASON not in one.annotations and REMOVING not in one.annotations)
 
 
 def _is_known(daemon: Object, drivers: t.Mapping[str, Object]) -> bool:
@@ -194,7 +229,7 @@ def _handed(mine: t.Sequence[Object], revisions: t.Sequence[Object]) -> list[Cha
 
 def _forgotten(nodes: t.Sequence[Object]) -> list[Change]:
     return [Change("forget", kinds.find("v1", "Node"), "", None, one) for one in nodes
-            if set(_NODE_MARKS) & set(one["metadata"].get("annotations") or {})]
+            if forgotten(NodeState.read(one))]
 
 
 def _write_policy(client: Client, change: Change) -> Object:
@@ -242,5 +277,22 @@ def _wait_noticed(client: Client, changes: t.Sequence[Change]) -> None:
 
 
 def _forget(client: Client, change: Change) -> None:
-    client.merge_patch("v1", "Node", t.cast(Object, change.live)["metadata"]["name"], None,
-                       {"metadata": {"annotations": dict.fromkeys(_NODE_MARKS)}})
+    node.write(client, t.cast(Object, change.live)["metadata"]["name"], forgotten)
+
+
+def forgotten(one: NodeState) -> NodePatch:
+    """The patch that removes our annotations from a Node. If the Node is in the middle of its upgrade, it is then as if
+    the operator had brought it there. Pure."""
+    marks: dict[str, str | None] = dict.fromkeys(key for key in _NODE_MARKS if key in one.annotations)
+    if not _is_upgrading(one):
+        return NodePatch(annotations=marks)
+    # The time since which the validator is late would count from the killed run on.
+    marks.update(dict.fromkeys(key for key in (HELD, cordon.ANNOTATION, upgrades.VALIDATING_SINCE)
+                               if key in one.annotations))
+    labels: dict[str, str | None] = dict.fromkeys([key for key in PAUSES if one.labels.get(key) == PAUSED], "true")
+    if one.cordoned and cordon.before(one) is not False:
+        marks[upgrades.CORDONED_BEFORE] = "true"
+    elif not one.cordoned and one.labels[upgrades.STATE] in _BEFORE_RESTART:
+        # Below the level drain, a run does not cordon the Node: new pods would start while the operator evicts others.
+        labels[upgrades.STATE] = upgrades.CORDON
+    return NodePatch(labels, marks)

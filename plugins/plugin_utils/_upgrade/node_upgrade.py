@@ -173,7 +173,8 @@ class NodeUpgrade:
                 return begun
             self._holds = True
             try:
-                self._write(upgrades.POD_DELETION)
+                self._write(lambda live: NodePatch({upgrades.STATE: upgrades.POD_DELETION},
+                                                   self._held(live).annotations))
             except GpuopsError as error:
                 if not _is_lost(error):
                     self._give_back()
@@ -316,9 +317,13 @@ class NodeUpgrade:
     def _held(self, live: NodeState) -> NodePatch:
         """The patch with which this run holds the Node. If the operator has cordoned it for this upgrade, the end of
         the upgrade uncordons it."""
-        begun = live.labels.get(upgrades.STATE) in upgrades.CORDONED
+        state = live.labels.get(upgrades.STATE)
+        begun = state in upgrades.CORDONED
         marks = {HELD: self._holder.text}
-        if begun and live.cordoned and cordon.before(live) is None and upgrades.CORDONED_BEFORE not in live.annotations:
+        # The operator marks a Node that was cordoned before, and cordons any other one before it writes the next state.
+        cordons = begun or state == upgrades.CORDON and HELD not in self.one.node.annotations
+        if (cordons and live.cordoned and cordon.before(live) is None
+                and upgrades.CORDONED_BEFORE not in live.annotations):
             marks[cordon.ANNOTATION] = "false"
         return NodePatch({} if begun else {upgrades.STATE: upgrades.CORDON}, {**_listed(live), **marks})
 

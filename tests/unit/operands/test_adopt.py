@@ -79,7 +79,8 @@ def test_an_upgrade_ends_before_its_operator(state: str, replicas: int, refused:
         {"metadata": {"name": "cpu-1"}}])
     if refused:
         with pytest.raises(ClusterError, match=rf"2 Nodes: gpu-1 \({state}\), gpu-2 \({state}\)\..*"
-                           "kubectl label node gpu-1 nvidia.com/gpu-driver-upgrade-state-"):
+                           "kubectl scale deployment gpu-operator --namespace gpu-operator --replicas 0.*playbook "
+                           "upgrade.*kubectl label node gpu-1 nvidia.com/gpu-driver-upgrade-state-"):
             operator.refuse(found)
     else:
         operator.refuse(found)

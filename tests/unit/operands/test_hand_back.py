@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import objects
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import Object
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node_lock import Holder
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import deliver
 from ansible_collections.gpuops.nvidia.tests.unit.simulated.server import ApiServer, Request, status
 
@@ -23,6 +25,14 @@ POLICIES = "/apis/nvidia.com/v1/clusterpolicies/cluster-policy"
 POLICY: Object = {"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "metadata": {"name": "cluster-policy"},
                   "spec": {"driver": {"version": "595.91.07"}}}
 MARKS = {objects.APPLIED: "sha", "nvidia.com/last-applied-hash": "1", "gpuops.nvidia/system": "ubuntu22.04"}
+
+NODE = "/api/v1/nodes/gpu-1"
+# A ClusterPolicy with which the operator upgrades drivers, and what a killed run has left on a Node.
+UPGRADING: Object = {**POLICY, "spec": {"driver": {"version": "595.91.07", "upgradePolicy": {"autoUpgrade": True}}}}
+HELD = {"gpuops.nvidia/held-by": "other/1/2@2026-01-01T00:00:00Z", "gpuops.nvidia/labels": "x"}
+STATE, PLUGIN_LABEL = "nvidia.com/gpu-driver-upgrade-state", "nvidia.com/gpu.deploy.device-plugin"
+OURS, THEIRS = "gpuops.nvidia/cordoned-before", "nvidia.com/gpu-driver-upgrade.node-initial-state.unschedulable"
+PAUSED = {PLUGIN_LABEL: "paused-for-driver-upgrade"}
 
 
 def daemon(name: str, component: str, image: str, **annotations: str) -> Object:
@@ -237,3 +247,76 @@ def test_a_driver_that_is_deleted_while_its_change_is_to_be_noticed_is_not_waite
         "get", path) else None
     back(client)
     assert taken.objects[OPERATORS]["spec"]["replicas"] == 1
+
+
+def left(api: ApiServer, state: str, labels: dict[str, str], annotations: dict[str, str],
+         cordoned: bool = False) -> None:
+    """A run was killed on the Node."""
+    api.put({"apiVersion": "v1", "kind": "Node", "spec": {"unschedulable": True} if cordoned else {}, "metadata": {
+        "name": "gpu-1", "labels": {STATE: state, **labels}, "annotations": {**HELD, **annotations}}})
+
+
+@pytest.mark.parametrize(("state", "annotations", "cordoned", "after", "marks"), [
+    ("cordon-required", {}, False, "cordon-required", {}),
+    ("cordon-required", {}, True, "cordon-required", {THEIRS: "true"}),
+    ("wait-for-jobs-required", {OURS: "false"}, True, "wait-for-jobs-required", {}),
+    ("wait-for-jobs-required", {OURS: "true", THEIRS: "true"}, True, "wait-for-jobs-required", {THEIRS: "true"}),
+    ("pod-restart-required", {OURS: "true"}, True, "pod-restart-required", {THEIRS: "true"}),
+    ("validation-required", {OURS: "false", "nvidia.com/gpu-driver-upgrade-validation-start-time": "1"}, True,
+     "validation-required", {}),
+    # At the level idle, nothing is cordoned.
+    ("pod-deletion-required", {}, False, "cordon-required", {}),
+    ("pod-restart-required", {}, False, "cordon-required", {}),
+    ("validation-required", {}, False, "validation-required", {}),
+    ("pod-restart-required", {}, True, "pod-restart-required", {THEIRS: "true"}),
+])
+def test_the_operator_finishes_the_upgrade_of_a_killed_run(
+        taken: ApiServer, client: Client, state: str, annotations: dict[str, str], cordoned: bool, after: str,
+        marks: dict[str, str]) -> None:
+    left(taken, state, PAUSED, annotations, cordoned)
+    preview = back(client, UPGRADING, check=True)
+    assert taken.sent() == [] and "forget: Node gpu-1" in [step["id"] for step in preview["plan"]]
+    back(client, UPGRADING)
+    node = taken.objects[NODE]
+    assert node["metadata"]["labels"] == {STATE: after, PLUGIN_LABEL: "true"}
+    assert node["metadata"]["annotations"] == marks
+    assert bool(node["spec"].get("unschedulable")) == cordoned
+    assert taken.sent()[-2:] == [f"patch {NODE}", f"patch {OPERATORS}"]
+    taken.requests.clear()
+    back(client, UPGRADING)
+    assert taken.sent() == []
+
+
+@pytest.mark.parametrize(("state", "labels", "annotations", "policy"), [
+    ("upgrade-failed", {}, {}, UPGRADING),
+    ("pod-restart-required", {}, {"gpuops.nvidia/maintenance-failed": "no driver"}, UPGRADING),
+    ("pod-restart-required", {}, {"gpuops.nvidia/removing": "driver"}, UPGRADING),
+    ("pod-restart-required", {"nvidia.com/gpu.deploy.driver": "paused-for-driver-upgrade"}, {}, UPGRADING),
+    ("upgrade-done", {}, {}, UPGRADING),
+    ("pod-restart-required", {}, {}, POLICY),
+    ("pod-restart-required", {}, {}, {**UPGRADING, "spec": {
+        **UPGRADING["spec"], "sandboxWorkloads": {"enabled": True}}}),
+    ("pod-restart-required", {}, {}, {**UPGRADING, "spec": {"driver": {
+        **UPGRADING["spec"]["driver"], "enabled": False}}}),
+])
+def test_what_the_operator_would_not_finish_is_refused(
+        taken: ApiServer, client: Client, state: str, labels: dict[str, str], annotations: dict[str, str],
+        policy: Object) -> None:
+    left(taken, state, labels, annotations)
+    with pytest.raises(ClusterError, match="has not finished its work on gpu-1.*Nothing has been changed"):
+        back(client, policy)
+    assert taken.sent() == []
+
+
+def test_a_node_that_a_run_may_still_work_on_is_not_handed_over(taken: ApiServer, client: Client) -> None:
+    left(taken, "pod-restart-required", {}, {"gpuops.nvidia/held-by": Holder.of_process(os.getpid()).text})
+    with pytest.raises(ClusterError, match="Node gpu-1 is held by another run"):
+        back(client, UPGRADING)
+    assert taken.sent() == []
+
+
+def test_an_upgrade_of_the_operator_itself_is_left_as_it_is(taken: ApiServer, client: Client) -> None:
+    taken.put({"apiVersion": "v1", "kind": "Node", "spec": {"unschedulable": True}, "metadata": {
+        "name": "gpu-1", "labels": {STATE: "pod-restart-required"}, "annotations": {"a": "b"}}})
+    back(client)
+    assert f"patch {NODE}" not in taken.sent()

@@ -404,16 +404,22 @@ def test_unavailable_nodes_count_and_the_run_ends_instead_of_waiting(site: Site)
     assert site.cordoned() == ["n4"] and not site.node("n4")["metadata"].get("annotations")
 
 
-def test_an_upgrade_of_the_operator_is_continued(site: Site) -> None:
-    """The operator has cordoned n1 and evicted its pods; a user had cordoned n2 before; n3 waits for a safe load."""
-    for name, state in (("n1", upgrades.POD_RESTART), ("n2", upgrades.VALIDATION), ("n3", upgrades.REQUIRED)):
+@pytest.mark.parametrize("level", ["idle", "drain"])
+def test_an_upgrade_of_the_operator_is_continued(site: Site, level: str) -> None:
+    """The operator has cordoned n1 and evicted its pods; a user had cordoned n2 before; n3 waits for a safe load; the
+    operator was killed when it had cordoned n4."""
+    if level == "idle":
+        for name in site.names:
+            del site.api.objects[f"/api/v1/namespaces/jobs/pods/job-{name}"]
+    for name, state in (("n1", upgrades.POD_RESTART), ("n2", upgrades.VALIDATION), ("n3", upgrades.REQUIRED),
+                        ("n4", upgrades.CORDON)):
         site.node(name)["metadata"]["labels"][upgrades.STATE] = state
-    for name in ("n1", "n2"):
+    for name in ("n1", "n2", "n4"):
         site.node(name)["spec"]["unschedulable"] = True
     site.node("n2")["metadata"]["annotations"] = {upgrades.CORDONED_BEFORE: "true"}
     site.node("n3")["metadata"]["annotations"] = {upgrades.SAFE_LOAD: "true"}
     site.policy = policy(max_unavailable="2")
-    site.upgrade()
+    site.upgrade(level)
     assert site.cordoned() == ["n2"]
     for name in site.names:
         assert site.node(name)["metadata"]["labels"] == {**LABELS, upgrades.STATE: upgrades.DONE}
