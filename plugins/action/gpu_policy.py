@@ -139,6 +139,8 @@ class ActionModule(ControllerAction):
             result["differences"] = [{**one, "text": differences.described(one)} for one in found]
         if arguments["export"]:
             result["exported"] = _EXPORTS[arguments["export"]](policy)
+            if arguments["export"] == "cluster_policy":
+                export.complete(result["exported"], policy, wanted["image_registry"])
             result["notes"] += export.unexported(policy, arguments["export"])
         if any(hidden.holds_secret(source.spec) for one in policies for source in one.sources):
             result["_ansible_no_log"] = True

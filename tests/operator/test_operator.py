@@ -70,12 +70,10 @@ class Land:
         of Nodes may be unavailable."""
         for path in operator.definitions():
             self.kubectl("create", "--filename", "-", stdin=yaml.safe_load(path.read_text()))
-        values = yaml.safe_load(operator.values().read_text())
-        values["driver"]["version"] = OLD
-        values["driver"]["startupProbe"].update(initialDelaySeconds=0, periodSeconds=1)
-        values["driver"]["upgradePolicy"]["maxUnavailable"] = "100%"
-        policy = plays.module(self.folder, "gpu_policy", policy=values, release=operator.RELEASE, resolve=False,
-                              export="cluster_policy")["exported"]
+        driver = {"version": OLD, "startupProbe": {"initialDelaySeconds": 0, "periodSeconds": 1},
+                  "upgradePolicy": {"maxUnavailable": "100%"}}
+        policy = plays.module(self.folder, "gpu_policy", policy={"driver": driver}, release=operator.RELEASE,
+                              resolve=False, export="cluster_policy")["exported"]
         assert policy["spec"]["driver"]["upgradePolicy"]["autoUpgrade"]
         self.kubectl("create", "namespace", SPACE)
         for item in (DEPLOYMENT, policy):

@@ -35,6 +35,8 @@ _IMAGES: dict[str, tuple[str, str, str]] = {
     "mig_manager": ("migManager", "nvcr.io/nvidia/cloud-native", "k8s-mig-manager"),
     "node_status_exporter": ("nodeStatusExporter", "nvcr.io/nvidia", "gpu-operator"),
 }
+# Sections that the operator reads only if they are enabled.
+_OPTIONAL = ("gds", "gdrcopy")
 _VERSIONS = {"nfd": "node_feature_discovery", "feature_discovery": "device_plugin",
              "node_status_exporter": "validator"}
 
@@ -55,12 +57,35 @@ def image(policy: Policy, release: Release, name: str, mirror: str, version: str
     image_name = str(settings.get("image") or "")
     if "/" in image_name and not version and not settings.get("repository") and not settings.get("version"):
         return mirrored(image_name, mirror)
-    _section, repository, default = _IMAGES[name]
-    if default == "gpu-operator" and version_key(release.version) < (25, 10):
-        repository, default = "nvcr.io/nvidia/cloud-native", "gpu-operator-validator"
-    tag = version or str(settings.get("version") or release.components[_VERSIONS.get(name, name)])
+    repository, default, default_tag = _parts(release, name)
+    tag = version or str(settings.get("version") or default_tag)
     path = f"{settings.get('repository') or repository}/{image_name or default}"
     return mirrored(f"{path}{'@' if tag.startswith('sha256:') else ':'}{tag}", mirror)
+
+
+def _parts(release: Release, name: str) -> tuple[str, str, str]:
+    """The default repository, name and version of an image."""
+    _section, repository, image_name = _IMAGES[name]
+    if image_name == "gpu-operator" and version_key(release.version) < (25, 10):
+        repository, image_name = "nvcr.io/nvidia/cloud-native", "gpu-operator-validator"
+    return repository, image_name, release.components[_VERSIONS.get(name, name)]
+
+
+def stated(policy: Policy, release: Release, mirror: str) -> dict[str, str]:
+    """C(repository), C(image) and C(version) of each image that the GPU Operator needs, by path, such as
+    C(toolkit.image). Parts that the policy sets are kept, except registries that the mirror replaces. An image that is
+    a complete reference is left out."""
+    found: dict[str, str] = {}
+    for name, (path, _repository, _image) in _IMAGES.items():
+        own = section(policy, name)
+        if not path or path in _OPTIONAL and not own.get("enabled") or (
+                "/" in str(own.get("image") or "") and not own.get("repository")):
+            continue
+        parts = {key: str(own.get(key) or default)
+                 for key, default in zip(("repository", "image", "version"), _parts(release, name))}
+        parts["repository"] = mirrored(parts["repository"], mirror)
+        found.update({f"{path}.{key}": value for key, value in parts.items()})
+    return found
 
 
 def for_system(policy: Policy, release: Release, name: str, mirror: str, version: str, os_tag: str) -> str:

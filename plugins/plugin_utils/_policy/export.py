@@ -18,7 +18,12 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import release
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import version_key
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.schema import has_effect, split_known
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Data, Section
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import defaults, format_schemas, translate
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import (
+    cluster_images,
+    defaults,
+    format_schemas,
+    translate,
+)
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults import get_path, merge, pop_path, set_path
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy, Source
 
@@ -34,6 +39,9 @@ _NOT_RENDERED = (
     "devicePlugin.mps", "dcgm.hostPort", "psp", "vfioManager.driverManager.imagePullSecrets",
     "vgpuManager.driverManager.imagePullSecrets",
 )
+# Sections of driver.upgradePolicy that the upgrade controller of GPU Operator 25.3.4 needs, with defaults of the chart.
+_UPGRADE: t.Mapping[str, t.Mapping[str, bool | int]] = {
+    "drain": {"enable": False}, "podDeletion": {"force": False, "timeoutSeconds": 300, "deleteEmptyDir": False}}
 # Images with the version of the operator: their default in clusterpolicy.yaml of the chart is its appVersion.
 _OF_CHART = ("validator", "nodeStatusExporter")
 # Keys of the section daemonsets that also exist in an NVIDIADriver.
@@ -49,6 +57,21 @@ def to_cluster_policy(policy: Policy) -> Data:
     for section in _REQUIRED:
         spec.setdefault(section, {})
     return _object("ClusterPolicy", source[0].name if source else "cluster-policy", spec)
+
+
+def complete(resource: Data, policy: Policy, mirror: str) -> Data:
+    """A ClusterPolicy with what the operator needs and the chart always writes: the references of all images, and
+    sections of the upgrade policy without which its upgrade controller fails. A policy that is a ClusterPolicy itself
+    is not changed. mirror: see L(cluster_images.image)."""
+    if not _of_kind(policy, "ClusterPolicy"):
+        spec = resource["spec"]
+        for path, value in cluster_images.stated(policy, releases.release(policy.release), mirror).items():
+            set_path(spec, path, value)
+        upgrade = get_path(spec, "driver.upgradePolicy")
+        if isinstance(upgrade, dict) and upgrade:
+            for key, section in _UPGRADE.items():
+                upgrade[key] = upgrade.get(key) or dict(section)
+    return resource
 
 
 def to_values(policy: Policy) -> Data:

@@ -284,3 +284,25 @@ def test_defaults_are_empty_values() -> None:
     policy = read(None)
     assert export.to_values(policy) == {}
     assert differences.compare(policy, read(export.to_cluster_policy(policy))) == []
+
+
+@pytest.mark.parametrize("release", ["24.9.2", "25.3.4", "26.7.0"])
+def test_a_cluster_policy_for_the_operator_has_all_images(release: str) -> None:
+    """The operator has no defaults for them, and fails without two sections of the upgrade policy."""
+    given = {"driver": {"version": "580", "upgradePolicy": {"maxUnavailable": 1, "drain": {"enable": True}}},
+             "toolkit": {"image": "registry.example.com/toolkit@sha256:" + "a" * 64}, "gdrcopy": {"enabled": True},
+             "devicePlugin": {"repository": "registry.example.com/mine"}}
+    policy = read(given, releases.release(release))
+    spec = export.complete(export.to_cluster_policy(policy), policy, "mirror.example.com")["spec"]
+    assert (spec["driver"]["repository"], spec["driver"]["image"], spec["driver"]["version"]) == (
+        "mirror.example.com/nvidia", "driver", "580")
+    assert spec["driver"]["manager"]["image"] == "k8s-driver-manager" and spec["driver"]["manager"]["version"]
+    assert spec["devicePlugin"]["repository"] == "registry.example.com/mine" and spec["devicePlugin"]["version"]
+    assert {"repository", "version"} & {*spec["toolkit"]} == set(), "a complete reference"
+    assert spec["gdrcopy"]["image"] == "gdrdrv" and "gds" not in spec
+    upgrade = spec["driver"]["upgradePolicy"]
+    assert upgrade["drain"] == {"enable": True} and upgrade["podDeletion"]["timeoutSeconds"] == 300
+    assert read({"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "metadata": {"name": "x"}, "spec": spec},
+                releases.release(release)).get("driver.version") == "580"
+    own = read(cluster_policy({"driver": {"version": "580"}}), releases.release(release))
+    assert export.complete(export.to_cluster_policy(own), own, "nvcr.io") == export.to_cluster_policy(own)
