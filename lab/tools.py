@@ -32,10 +32,9 @@ LINKER = "-s -w -extldflags=-Wl,-z,lazy"
 CONTAINERD = "github.com/containerd/containerd/v2/cmd/{}@v2.3.4"
 # A commit that calls itself v25.3.4: the tags of the module have no form that Go knows.
 GPU_OPERATOR = "github.com/NVIDIA/gpu-operator", "v0.0.0-20250917190837-d73a0086a6ba"
-# What is kept of its source: the manifests, as its image has them in /opt/gpu-operator, the CustomResourceDefinitions,
-# and the values of its chart.
-OPERATOR_FILES = {"assets": "opt", "manifests": "opt/manifests", "config/crd/bases": "crds",
-                  "deployments/gpu-operator/values.yaml": "values.yaml"}
+# What is kept of its source: the manifests, as its image has them in /opt/gpu-operator, and the
+# CustomResourceDefinitions.
+OPERATOR_FILES = {"assets": "opt", "manifests": "opt/manifests", "config/crd/bases": "crds"}
 CNI = "github.com/containernetworking/plugins/plugins/{}@v1.7.1"
 CRI = Path(__file__).resolve().parent / "cri"
 DEVICE_PLUGIN = Path(__file__).resolve().parent / "node" / "plugin"

@@ -36,11 +36,6 @@ def definitions() -> list[Path]:
     return sorted((gpu_operator() / "crds").iterdir())
 
 
-def values() -> Path:
-    """The file with the values of its chart."""
-    return gpu_operator() / "values.yaml"
-
-
 @contextmanager
 def running(made: cluster.Cluster, log: Path, system: str = "ubuntu22.04") -> Iterator[subprocess.Popen[bytes]]:
     """The operator until it is killed, at the latest at the end of the block. Its output is appended to the log.

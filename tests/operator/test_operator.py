@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The vendor's GPU Operator begins an upgrade of drivers and we finish it, and the other way round.
 
-The operator is the vendor's program (L(lab.tools.gpu_operator)), with the values of its chart; in the cluster, a
+The operator is the vendor's program (L(lab.tools.gpu_operator)), with a policy that we have exported; in the cluster, a
 Deployment that does nothing stands for it. Nodes and pods are simulated, so no driver manager pauses operands. The Node
 gpu-4 was cordoned by its administrator, and stays so.
 """
