@@ -171,8 +171,8 @@ def gpu_operator() -> Path:
                               check=True, timeout=COMMAND_LIMIT, cwd=folder)
         source = Path(json.loads(told.stdout)["Dir"])
         for name, target in OPERATOR_FILES.items():
-            (shutil.copytree if (source / name).is_dir() else shutil.copy)(source / name, folder / target)
-            for path in (folder / target, *folder.rglob("*")):  # the module cache is read-only
+            shutil.copytree(source / name, folder / target)
+            for path in (folder / target, *(folder / target).rglob("*")):  # the module cache is read-only
                 path.chmod(path.stat().st_mode | 0o200)
         shutil.copy(program / "gpu-operator", folder)
 

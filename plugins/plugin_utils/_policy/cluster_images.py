@@ -35,6 +35,8 @@ _IMAGES: dict[str, tuple[str, str, str]] = {
     "mig_manager": ("migManager", "nvcr.io/nvidia/cloud-native", "k8s-mig-manager"),
     "node_status_exporter": ("nodeStatusExporter", "nvcr.io/nvidia", "gpu-operator"),
 }
+# The keys of a reference, in the order of L(parts).
+PARTS = ("repository", "image", "version")
 # Sections that the operator reads only if they are enabled.
 _OPTIONAL = ("gds", "gdrcopy")
 _VERSIONS = {"nfd": "node_feature_discovery", "feature_discovery": "device_plugin",
@@ -57,13 +59,13 @@ def image(policy: Policy, release: Release, name: str, mirror: str, version: str
     image_name = str(settings.get("image") or "")
     if "/" in image_name and not version and not settings.get("repository") and not settings.get("version"):
         return mirrored(image_name, mirror)
-    repository, default, default_tag = _parts(release, name)
+    repository, default, default_tag = parts(release, name)
     tag = version or str(settings.get("version") or default_tag)
     path = f"{settings.get('repository') or repository}/{image_name or default}"
     return mirrored(f"{path}{'@' if tag.startswith('sha256:') else ':'}{tag}", mirror)
 
 
-def _parts(release: Release, name: str) -> tuple[str, str, str]:
+def parts(release: Release, name: str) -> tuple[str, str, str]:
     """The default repository, name and version of an image."""
     _section, repository, image_name = _IMAGES[name]
     if image_name == "gpu-operator" and version_key(release.version) < (25, 10):
@@ -81,10 +83,9 @@ def stated(policy: Policy, release: Release, mirror: str) -> dict[str, str]:
         if not path or path in _OPTIONAL and not own.get("enabled") or (
                 "/" in str(own.get("image") or "") and not own.get("repository")):
             continue
-        parts = {key: str(own.get(key) or default)
-                 for key, default in zip(("repository", "image", "version"), _parts(release, name))}
-        parts["repository"] = mirrored(parts["repository"], mirror)
-        found.update({f"{path}.{key}": value for key, value in parts.items()})
+        made = {key: str(own.get(key) or default) for key, default in zip(PARTS, parts(release, name))}
+        made["repository"] = mirrored(made["repository"], mirror)
+        found.update({f"{path}.{key}": value for key, value in made.items()})
     return found
 
 

@@ -104,8 +104,7 @@ def to_nvidia_driver(policy: Policy) -> t.List[Data]:
     stated = _stated(policy)
     driver, _left_out = _nvidia_driver(stated)
     # An NVIDIADriver has no defaults for the parts of an image reference.
-    for key, value in (("repository", "nvcr.io/nvidia"), ("image", "driver"),
-                       ("version", release.components["driver"])):
+    for key, value in zip(cluster_images.PARTS, cluster_images.parts(release, "driver")):
         if not driver.get(key) and not (key != "image" and "/" in str(driver.get("image") or "")):
             driver[key] = value
     driver["driverType"] = get_path(stated, "driver.nvidiaDriverCRD.driverType") or "gpu"

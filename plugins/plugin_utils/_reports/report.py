@@ -16,6 +16,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.checks import 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports import (
     report_cluster,
     report_findings,
+    report_gpus,
     report_states,
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports.model import Host, HostCheck, Report, Step, Steps
@@ -45,7 +46,7 @@ def gpus_of(facts: Document | None) -> str:
         return "no facts"
     counts: dict[str, int] = {}
     for gpu in facts["gpus"]:
-        name = str(gpu.get("model") or f"GPU {gpu['device_id']}").replace("NVIDIA ", "", 1)
+        name = report_gpus.model_of(gpu)
         counts[name] = counts.get(name, 0) + 1
     return ", ".join(f"{count} x {name}" for name, count in counts.items()) or "none"
 

@@ -52,6 +52,11 @@ class Group(t.NamedTuple):
     bars: t.Sequence[Bar]
 
 
+def model_of(gpu: Document) -> str:
+    """The model of a GPU of gpu_info, such as C(A100-SXM4-80GB)."""
+    return str(gpu.get("model") or f"GPU {gpu['device_id']}").replace("NVIDIA ", "", 1)
+
+
 def groups(hosts: t.Mapping[str, Host]) -> list[Group]:
     """The hosts that have GPUs. Those with equal GPUs and MIG instances, in the same order, are one group."""
     found: dict[tuple[Bar, ...], list[str]] = {}
@@ -66,8 +71,7 @@ def groups(hosts: t.Mapping[str, Host]) -> list[Group]:
 def _bar(gpu: Document) -> Bar:
     """The bar of a GPU of gpu_info."""
     index, mig = gpu.get("index"), gpu.get("mig")
-    named = str(gpu["pci"] if index is None else index), str(
-        gpu.get("model") or f"GPU {gpu['device_id']}").replace("NVIDIA ", "", 1)
+    named = str(gpu["pci"] if index is None else index), model_of(gpu)
     if gpu.get("error"):
         return Bar(*named, "unread", 1, (Part("not read", 0, 1),))
     if not gpu.get("mig_capable"):
